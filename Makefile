@@ -4,7 +4,7 @@ FITS := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3 python
 PYTHON ?= $(shell for one in $(PYTHONS); do $$one -c '$(FITS)' 2>/dev/null && echo $$one && break; done)
 CONSTRAINTS ?= -c constraints.txt
-# cpu (1.7 GB with all else) where no NVIDIA driver is seen, else cuda (about 6 GB).
+# cpu (2.4 GB with all else) where no NVIDIA driver is seen, else cuda (about 6 GB).
 #   cpu   takes a CPU build of the tested torch that pip finds on this disk, or at the address TORCH_INDEX: that of
 #         PyTorch's CPU builds, which its install page gives. macOS, Windows and Linux on Arm get a CPU build by
 #         themselves. Linux on x86-64 has a CUDA build in pip's usual index, and without TORCH_INDEX gets that.
@@ -16,7 +16,7 @@ ALSO_cuda := PIP_FIND_LINKS=$(VENV)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint fast other-cpu test slow test-all audit docs leaderboard benchmark clean
+.PHONY: quickstart install lint fast without-ray other-cpu test slow test-all audit docs wheel leaderboard benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -27,6 +27,7 @@ install: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(if $(PYTHON),$(PYTHON) -c '$(FITS)',false) || { echo "rayfed-kd needs Python 3.11 or newer, and$(if $(PYTHON), $(PYTHON) is no such,\
 none was found); name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "installing the packages into $(VENV): some minutes, and 2.4 GB or more" >&2
 	$(PYTHON) -m venv $(VENV)
 	$(ALSO_$(TORCH)) $(BIN)/python -m pip install --quiet $(CONSTRAINTS) torch
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
@@ -42,6 +43,10 @@ lint: $(VENV)/installed
 # Tests on Ray are one group: one Ray, on one of the two workers.
 fast: $(VENV)/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+
+# The fast tests that start no Ray: macOS, and Windows with a shell that has make.
+without-ray: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not slow and not ray"
 
 # The fast tests that compute, as on another kind of CPU: torch's and oneDNN's names of what it can do.
 TORCH_KIND ?= default
@@ -72,6 +77,16 @@ docs: $(VENV)/installed-docs
 
 $(VENV)/installed-docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[docs]'
+	touch $@
+
+# Source and wheel in dist/, as an index takes them; the slow tests try the wheel that RAYFED_KD_WHEEL names.
+wheel: $(VENV)/installed-release
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+
+$(VENV)/installed-release: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[release]'
 	touch $@
 
 # Every method in one setting, and the page and pictures made of it; hours, but finished runs are not run again.

@@ -54,6 +54,7 @@ class Centralized(OneExchange[Tensor, Model]):
     options: Options
     summary = "one model trained on all private data together"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Centralized)"
+    label_options = True
     server_keeps = "the model"
     client_keeps = "the model and its optimiser"
     up = {"model": Simulated("weights")}

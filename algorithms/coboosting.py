@@ -60,7 +60,7 @@ class Options(SynthesisOptions):
     images: int = Field(128, ge=2, description="images that an epoch adds to the pool")
     batch_size: int = Field(128, ge=1, description="images of the pool in a step of w and of the student")
     lambda_bn: float = Field(0.0, ge=0, description="weight of the distance of BatchNorm's statistics")
-    optimizer: StudentOptimizer = StudentOptimizer(lr=0.01, weight_decay=1e-4)
+    optimizer: BoostedOptimizer = BoostedOptimizer()
     hardness: float = Field(
         1.0, ge=0, description="hs: how much more images count that the ensemble fails at"
     )
@@ -77,6 +77,7 @@ class CoBoosting(OneShot):
     summary = "one exchange: DENSE with harder images and an ensemble whose weights learn"
     paper = "Dai et al. 2024, arXiv 2402.15070"
     group_training = "all local training"
+    label_options = True
 
     def distil(self, student: FlatModule, teachers: Teachers, ctx: ServerContext) -> ImagePool:
         """Epochs of a new generator, of the weights, and of the student."""

@@ -30,10 +30,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import (
-    PERSONAL,
     ClientContext,
     Cohort,
-    Evaluable,
     Message,
     Method,
     Replies,
@@ -42,6 +40,7 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, soft_label_loss, train_on_public
 from rayfed_kd.toolbox.robust import linear_density, spectral_filter
 
@@ -66,20 +65,19 @@ class ClientState:
     started: bool
 
 
-class Cronus(Method[None, ClientState]):
+class Cronus(OwnModels, Method[None, ClientState]):
     """Robust knowledge transfer between black boxes."""
 
     options: Options
     summary = "clients of any architecture learn from a robust mean of their predictions on a public set"
     paper = "Chang et al. 2019, arXiv 1912.11279"
     group_training = "all local training"
+    label_options = True
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
     server_keeps = "nothing"
-    client_keeps = "its model"
     heterogeneous = True
     public = "samples"
-    evaluates = ("personal",)
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if `public_samples` is more than the public set has."""
@@ -134,11 +132,3 @@ class Cronus(Method[None, ClientState]):
             )
         train_on_labels(student, ctx, optimizer=optimizer)
         return ClientState(student.vector(), client.started), Reply()
-
-    def evaluated(self, server: None) -> dict[str, Evaluable]:
-        """Every client's own model; the server has none."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
-        """The client's model f_k, [P_k]."""
-        return client.model

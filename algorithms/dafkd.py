@@ -1,6 +1,6 @@
 """DaFKD: an ensemble whose members weigh, sample by sample, what their domain discriminators say.
 
-Wang et al., CVPR 2023, "DaFKD: Domain-aware Federated Knowledge Distillation", Algorithm 1.
+Wang et al. 2023, "DaFKD: Domain-aware Federated Knowledge Distillation", CVPR, Algorithm 1.
 
     classifier     w        trunk and class head
     discriminator  theta^d  a second head on the same trunk, each client's own, kept between rounds
@@ -51,7 +51,8 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.adversarial import AdversarialOptions
 from rayfed_kd.toolbox.averaging import SharedModel, Weighting, cohort_mean
 from rayfed_kd.toolbox.generation import class_samples
-from rayfed_kd.toolbox.mixtures import MixtureOptions, in_chunks, log_importance, members_say, samples_seed
+from rayfed_kd.toolbox.mixtures import MixtureOptions, in_chunks, log_importance, members_say
+from rayfed_kd.toolbox.public_data import drawn_seed
 
 
 class Options(AdversarialOptions, MixtureOptions):
@@ -99,8 +100,9 @@ class DaFKD(SharedModel[ServerState, ClientState]):
 
     options: Options
     summary = "server-side distillation from an ensemble weighed per sample by domain discriminators"
-    paper = "Wang et al., CVPR 2023"
+    paper = "Wang et al. 2023, CVPR"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the global model, the generator"
     client_keeps = "its discriminator"
     down = {"student": "weights", "generator": "generator"}
@@ -115,6 +117,10 @@ class DaFKD(SharedModel[ServerState, ClientState]):
     def architectures(self) -> Mapping[str, Architecture]:
         """theta^g, and theta^d: a linear head on the trunk, or a whole model without `sharing`."""
         return self.options.architectures()
+
+    @property
+    def whole_epochs(self) -> bool:
+        return self.options.adversarial_epochs is not None
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The initial w and theta^g; no alpha before the first distillation."""
@@ -156,7 +162,7 @@ class DaFKD(SharedModel[ServerState, ClientState]):
             return super().run_round(server, cohort, ctx)
         replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
         weights, theta = self._means(server, replies)
-        seed = samples_seed(ctx)
+        seed = drawn_seed(ctx, "samples")
         answers = cohort.broadcast(self.predict, Message(generator=theta, seed=seed))
         importance = torch.stack(list(answers.vectors("importance")), dim=1).to(ctx.device)
         # sum_k f s; over sum_k f it is eq. 8's target.
@@ -172,7 +178,7 @@ class DaFKD(SharedModel[ServerState, ClientState]):
         weights, theta = self._means(server, replies)
         if not self.options.distill_epochs:
             return ServerState(weights, theta, None)
-        seed = samples_seed(ctx)
+        seed = drawn_seed(ctx, "samples")
         samples = self.options.samples(ctx.frozen_model(theta, "generator"), seed, ctx)
         predicted, log_f = self.ensemble(replies, weights, samples, ctx)
         alpha = log_f.softmax(dim=0)  # eq. 7: f / sum f, also where every f underflows

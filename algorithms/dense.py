@@ -47,6 +47,7 @@ class DENSE(OneShot):
     summary = "one exchange: the server distils clients' models of any architectures on images made from them"
     paper = "Zhang et al. 2022, arXiv 2112.12371"
     group_training = "all local training"
+    label_options = True
 
     def distil(self, student: FlatModule, teachers: Teachers, ctx: ServerContext) -> ImagePool:
         """Epochs of a new generator, whose images join the pool, and of a pass of the student over it."""

@@ -61,6 +61,7 @@ class DSFL(OwnModels, Method[Tensor, Tensor]):
     summary = "clients and server learn from the sharpened mean of predictions on a public set"
     paper = "Itahara et al. 2020, arXiv 2008.06180"
     group_training = "all local training"
+    label_options = True
     down = {"labels": "logits"}
     up = {"probabilities": Averaged("logits")}
     server_keeps = "its model"

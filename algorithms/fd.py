@@ -32,13 +32,19 @@ from rayfed_kd.protocol import (
     Message,
     Method,
     MethodOptions,
-    RecipeError,
     Reply,
     ServerContext,
     Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, mean_rows, spread
-from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_local_epochs
+from rayfed_kd.toolbox.local_training import (
+    Loss,
+    Models,
+    Tensors,
+    label_options,
+    train_batches,
+    train_local_epochs,
+)
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.own_models import OwnModels
@@ -69,18 +75,15 @@ class FD(OwnModels, Method[ServerState, Tensor]):
     summary = "clients of any architecture distil from the others' mean output of each label"
     paper = "Jeong et al. 2018, arXiv 1811.11479"
     group_training = "all local training with means: after"
+    label_options = True
     server_keeps = "all clients' latest mean outputs by label"
     down = {"targets": "logits", "classes": "labels"}
     up = {"outputs": Unaligned("logits"), "classes": "labels", "counts": "counts"}
     heterogeneous = True
 
-    def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError if clients do not train, so that there are no outputs to average."""
-        if self.options.means != "after" and not ctx.local.epochs:
-            how = (
-                f"local.epochs = 0: fd averages the outputs of training (method.means = {self.options.means})"
-            )
-            raise RecipeError(f"{how}; expected at least 1, or method.means = after")
+    @property
+    def whole_epochs(self) -> bool:
+        return self.options.means != "after"
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """No outputs: the first round has no term."""
@@ -111,7 +114,7 @@ class FD(OwnModels, Method[ServerState, Tensor]):
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L; hands on F."""
         labels, logits = batch["labels"], models["student"](batch["images"])
-        hard, handed_on = cross_entropy(logits, labels), {"outputs": logits.detach().softmax(1)}
+        hard, handed_on = cross_entropy(logits, labels, given), {"outputs": logits.detach().softmax(1)}
         if "rows" not in given:
             return Loss(hard, {"ce": hard}, handed_on)
         soft = label_distillation(logits, labels, given["rows"], given["present"])
@@ -121,13 +124,15 @@ class FD(OwnModels, Method[ServerState, Tensor]):
         """Train, and average by label what the model says of the samples as it sees them."""
         seen, optimizer = ClassMeans(ctx.classes), Optimizer(ctx.local.optimizer, student)
 
+        told = {**given, **label_options(ctx)}
+
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            step = self.loss({"student": student}, {"images": images, "labels": labels}, given)
+            step = self.loss({"student": student}, {"images": images, "labels": labels}, told)
             ctx.log(**step.logged)
             seen.add(step.handed_on["outputs"], labels)
             return step.value
 
-        *earlier, last = range(ctx.local.epochs)
+        *earlier, last = range(ctx.passes)
         train_local_epochs(student, loss, ctx, earlier, optimizer)
         if self.options.means == "last_epoch":
             seen.clear()

@@ -57,10 +57,11 @@ class FedAvg(OneExchange[ServerState, None]):
     summary = "sample-weighted average of locally trained models"
     paper = "McMahan et al. 2017, arXiv 1602.05629"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the global model; with track_oca all clients' latest"
     client_keeps = "nothing"
     down = {"student": "weights"}
-    evaluates = ("aca", "oca")
+    evaluates = ("global", "oca")
 
     @property
     def up(self) -> Declaration:
@@ -98,5 +99,6 @@ class FedAvg(OneExchange[ServerState, None]):
         return ServerState(weights, slots, server.initial, oca)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
-        """ACA, the global model, and with `track_oca` the average OCA of all clients' latest models."""
-        return {"aca": server.weights} if server.oca is None else {"aca": server.weights, "oca": server.oca}
+        """The global model (ACA in FedKF's paper), with `track_oca` OCA, of all clients' latest."""
+        models = {"global": server.weights}
+        return models if server.oca is None else {**models, "oca": server.oca}

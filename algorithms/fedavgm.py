@@ -56,6 +56,7 @@ class FedAvgM(SharedModel[ServerState, None]):
     summary = "federated averaging with momentum at the server: plain, Nesterov's or damped"
     paper = "Hsu et al. 2019, arXiv 1909.06335"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the global model and its velocity"
 
     @property

@@ -67,6 +67,7 @@ class FedCOG(Averaging[Tensor | None]):
     summary = "clients generate images of the classes they lack from the consensus model, and distil on them"
     paper = "Ye et al. 2024, arXiv 2312.05966"
     group_training = "local training; each client generates its images by itself"
+    label_options = True
     client_keeps = "its last local model"
     generates = "images"
 
@@ -90,10 +91,8 @@ class FedCOG(Averaging[Tensor | None]):
 
             def batches() -> Iterator[OwnBatch]:
                 generated = endless_batches(len(images), ctx)
-                for epoch in range(ctx.local.epochs):
-                    for drawn in ctx.batches(epoch):
-                        chosen = next(generated)
-                        yield drawn, {"generated": images[chosen], "taught": taught[chosen]}
+                for drawn, chosen in zip(ctx.local_batches(), generated, strict=False):
+                    yield drawn, {"generated": images[chosen], "taught": taught[chosen]}
 
             phase = Phase(self.loss, [Optimizer(ctx.local.optimizer, student)])
             train_phases({"student": student}, [phase], batches(), ctx)
@@ -105,7 +104,7 @@ class FedCOG(Averaging[Tensor | None]):
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """CE on a real batch, distillation on a generated one."""
         student = models["student"]
-        hard = cross_entropy(student(batch["images"]), batch["labels"])
+        hard = cross_entropy(student(batch["images"]), batch["labels"], given)
         with normalising(student, self.options.batchnorm):
             logits = student(batch["generated"])
         soft = distillation(batch["taught"], logits, self.options.temperature)

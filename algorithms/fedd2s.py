@@ -25,6 +25,7 @@ never take part. H_1 is of the stored images, also where training augments. `mec
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,9 +105,11 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
     summary = "distillation of layer outputs to the server and back; clients drop layers, deepest first"
     paper = "Atapour et al. 2024, arXiv 2402.10846"
     group_training = "all local training, of clients that share as many layers"
+    label_options = True
     server_keeps = "the global model"
     down = {"knowledge": "logits", "features": "features", "head": "weights"}
     up = {"first": Unaligned("features"), "deep": Unaligned("features"), "labels": "labels"}
+    whole_epochs = True
 
     def check(self, ctx: ServerContext) -> None:
         layers = Layers(ctx.frozen_model(ctx.initial_vector()))
@@ -223,7 +226,7 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
         return tau**2 * directed_divergence(teacher, student, tau, self.options.kl_direction)
 
     def _passes(self, ctx: Context) -> int:
-        return -(-ctx.local.epochs // 2) if self.options.passes is None else self.options.passes
+        return math.ceil((ctx.local.epochs or 0) / 2) if self.options.passes is None else self.options.passes
 
 
 def _optimizers(

@@ -97,6 +97,7 @@ class FedDF(Averaging[None]):
     summary = "the server distils the ensemble of its clients' models into their average"
     paper = "Lin et al. 2020, arXiv 2006.07242"
     group_training = "all local training"
+    label_options = True
     up = {"student": "weights"}
 
     @property

@@ -76,6 +76,7 @@ class FedDisco(SharedModel[ServerState, ClientState]):
     summary = "an average that also weighs how far a client's classes are from uniform"
     paper = "Ye et al. 2023, arXiv 2305.19229"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the global model, everybody's discrepancy"
     client_keeps = "whether its discrepancy was sent"
     up = {"student": "weights", "discrepancy": "scalars"}

@@ -44,7 +44,7 @@ from rayfed_kd.protocol import (
     Shown,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
-from rayfed_kd.toolbox.by_class.label_counts import (
+from rayfed_kd.toolbox.by_class.means import (
     ClassWeights,
     class_shares,
     proportional_labels,
@@ -53,7 +53,7 @@ from rayfed_kd.toolbox.by_class.label_counts import (
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise
-from rayfed_kd.toolbox.local_training import train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.local_training import Tensors, label_options, train_local_epochs, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, pairwise_diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
@@ -124,6 +124,7 @@ class FedFTG(SharedModel[ServerState, ClientState]):
     summary = "the server fine-tunes the average on generated images that are hard for it"
     paper = "Zhang et al. 2022, arXiv 2203.09249"
     group_training = "all local training, unless gradients are clipped"
+    label_options = True
     server_keeps = "the global model, the generator, everybody's label counts"
     client_keeps = "whether its label counts were sent"
     up = {"student": "weights", "label_counts": "counts"}
@@ -148,7 +149,8 @@ class FedFTG(SharedModel[ServerState, ClientState]):
         if self.options.clip is None:
             train_on_labels(student, ctx)
         else:
-            train_local_epochs(student, partial(label_ce, student, ctx), ctx, clip=self.options.clip)
+            loss = partial(label_ce, student, label_options(ctx), ctx)
+            train_local_epochs(student, loss, ctx, clip=self.options.clip)
         parts = {"student": student.vector()}
         if not client.told:
             parts["label_counts"] = ctx.label_counts()
@@ -235,8 +237,10 @@ class FedFTG(SharedModel[ServerState, ClientState]):
         return (log_taught.exp() * (log_taught - log_global)).sum(2)
 
 
-def label_ce(student: FlatModule, ctx: ClientContext, images: Tensor, labels: Tensor) -> Tensor:
-    """A batch's cross entropy, logged as `ce`."""
-    loss = cross_entropy(student(images), labels)
+def label_ce(
+    student: FlatModule, given: Tensors, ctx: ClientContext, images: Tensor, labels: Tensor
+) -> Tensor:
+    """A batch's cross entropy, logged as `ce`; `given` as `cross_entropy` takes it."""
+    loss = cross_entropy(student(images), labels, given)
     ctx.log(ce=loss)
     return loss

@@ -53,6 +53,7 @@ from rayfed_kd.toolbox.distillation import normalising
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
+from rayfed_kd.toolbox.own_models import OwnModels
 from rayfed_kd.toolbox.public_data import train_on_public
 from rayfed_kd.toolbox.server_models.larger_server import (
     ClientState,
@@ -80,13 +81,14 @@ class Options(GEMOptions):
     ensemble_distillation: bool = Field(True, description="S3: weighted logits of clients that are right")
 
 
-class FedGEM(Method[ServerState, ClientState]):
+class FedGEM(OwnModels, Method[ServerState, ClientState]):
     """A larger server model on top of FedMD's exchange."""
 
     options: GEMOptions
     summary = "a larger server model learns from the mean of its clients' logits and teaches them"
     paper = "Cheng et al. 2021, arXiv 2110.11027"
     group_training = "all local training"
+    label_options = True
     server_keeps = "its model and optimiser, who has started"
     client_keeps = "its model and optimiser"
     down = {"knowledge": "logits"}
@@ -161,7 +163,7 @@ class FedGEM(Method[ServerState, ClientState]):
             labelled=True,
             augmenting=self.options,
         )
-        train_on_labels(student, ctx, range(ctx.local.epochs), optimizer)
+        train_on_labels(student, ctx, optimizer=optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
     def public_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
@@ -179,10 +181,6 @@ class FedGEM(Method[ServerState, ClientState]):
         """The server's larger model, and every client's own."""
         return {"server": Evaluated(server.model, "server"), "personal": PERSONAL}
 
-    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], after its last public and private epochs."""
-        return client.model
-
 
 class FedGEMS(FedGEM):
     """FedGEM with selective knowledge fusion: clients are asked about few samples."""
@@ -190,6 +188,7 @@ class FedGEMS(FedGEM):
     options: Options
     summary = "a larger server model that asks its clients only about samples that it never got right"
     group_training = "all local training"
+    label_options = True
     server_keeps = "its model and optimiser, the pool of logits, who has started"
     down = {"knowledge": "logits", "ids": "ids"}
 

@@ -42,7 +42,7 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
-from rayfed_kd.toolbox.by_class.label_counts import (
+from rayfed_kd.toolbox.by_class.means import (
     ClassWeights,
     class_shares,
     drawn_labels,
@@ -108,6 +108,8 @@ class FedGen(SharedModel[ServerState, None]):
     summary = "a server-trained generator of features regularises local training"
     paper = "Zhu, Hong, Zhou 2021, arXiv 2105.10056"
     group_training = "all local training"
+    label_options = True
+    whole_epochs = True
     server_keeps = "the global model, the generator and its Adam"
     down = {"student": "weights", "generator": "generator"}
     up = {"student": "weights", "label_counts": "counts"}
@@ -130,7 +132,7 @@ class FedGen(SharedModel[ServerState, None]):
         student = ctx.model(message["student"])
         generator = ctx.frozen_model(message["generator"], "generator")
         optimizer = Optimizer(ctx.local.optimizer, student)
-        generating = min(options.generated_epochs, ctx.local.epochs) if version else 0
+        generating = min(options.generated_epochs, ctx.passes) if version else 0
         generated = options.generated_batch or ctx.local.batch_size
         # As tensors: what may differ between clients of a group reaches a batched loss in `given` alone.
         numbers = {"faded": options.decay**version, "share": options.alpha * generated / ctx.local.batch_size}
@@ -144,14 +146,14 @@ class FedGen(SharedModel[ServerState, None]):
             optimizer=optimizer,
             further=lambda drawn: self._drawn(len(drawn.indices), generator, ctx),
         )
-        train_on_labels(student, ctx, range(generating, ctx.local.epochs), optimizer)
+        train_on_labels(student, ctx, range(generating, ctx.passes), optimizer)
         parts = {"student": student.vector(), "label_counts": ctx.label_counts()}
         return None, Reply(**parts, samples=ctx.num_samples)
 
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """CE and the two terms on generated features; a term of weight 0 is not computed."""
         logits = models["student"](batch["images"])
-        loss = cross_entropy(logits, batch["labels"])
+        loss = cross_entropy(logits, batch["labels"], given)
         logged = {"ce": loss}
         if self.options.beta:
             logged["latent"] = self.latent_term(logits, models, batch, given)

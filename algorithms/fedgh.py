@@ -18,7 +18,7 @@ client's own after its training, and the server's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from pydantic import Field
@@ -65,6 +65,7 @@ class FedGH(OwnModels, OneExchange[Tensor, Tensor]):
     summary = "a head that the server trains on clients' mean features, on bodies of any architecture"
     paper = "Yi et al. 2023, arXiv 2303.13137"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the head"
     down = {"head": "weights"}
     up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
@@ -117,11 +118,6 @@ class FedGH(OwnModels, OneExchange[Tensor, Tensor]):
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         """Every client's own model, with its own head after training, and with the server's."""
         return {"personal": PERSONAL, "global_head": Completing(server, HEAD)}
-
-    def completed(self, client: Tensor, part: FlatModule, ctx: ClientContext) -> Callable[[Tensor], Tensor]:
-        """The client's features under the server's head."""
-        model = ctx.frozen_model(client)
-        return lambda images: part(model.features(images))
 
 
 def head_losses(

@@ -74,6 +74,7 @@ class FedGKD(OneExchange[ServerState, None]):
     summary = "local distillation from the mean of the last global models"
     paper = "Yao et al. 2021, arXiv 2107.00051"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the last global models (buffer) and their mean"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}
@@ -109,7 +110,7 @@ class FedGKD(OneExchange[ServerState, None]):
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L."""
         logits = models["student"](batch["images"])
-        hard = cross_entropy(logits, batch["labels"])
+        hard = cross_entropy(logits, batch["labels"], given)
         with torch.no_grad():
             taught = models["teacher"](batch["images"])
         soft = self._distillation(taught, logits)

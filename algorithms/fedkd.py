@@ -80,6 +80,7 @@ class FedKD(Method[Replicated, ClientState]):
     summary = "a private mentor and a shared mentee, whose updates travel as factors of low rank"
     paper = "Wu et al. 2022, arXiv 2108.13323"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the mentee, its last update, which version of it each client has"
     client_keeps = "its mentor, the mentee, the map between their features"
     down = {"whole": "weights", "mean": "weights", "mean_ranks": "counts"}
@@ -120,7 +121,7 @@ class FedKD(Method[Replicated, ClientState]):
         mentee.load(received.vector)
         models = {MENTOR: ctx.model(client.mentor), MENTEE: mentee, MAP: linear_map(client.map)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
-        batches = own_batches(ctx, range(ctx.local.epochs))
+        batches = own_batches(ctx)
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
         sent = to_low_rank(mentee.vector() - received.vector, matrix_places(mentee), message["energy"])
         own = models[MENTOR].vector(), received, models[MAP].vector().view(client.map.shape)
@@ -131,7 +132,7 @@ class FedKD(Method[Replicated, ClientState]):
         options, labels = self.options, batch["labels"]
         h_t, h_s = (models[name].features(batch["images"]) for name in (MENTOR, MENTEE))
         z_t, z_s = models[MENTOR].classify(h_t), models[MENTEE].classify(h_s)
-        parts = {"ce": cross_entropy(z_t, labels), "mentee_ce": cross_entropy(z_s, labels)}
+        parts = {"ce": cross_entropy(z_t, labels, given), "mentee_ce": cross_entropy(z_s, labels, given)}
         value = parts["ce"] + parts["mentee_ce"]
         intensity = value.detach() if options.detach_intensity else value
         if options.distill:

@@ -87,6 +87,7 @@ class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
     summary = "clients of any architecture learn an image and a latent of each class of a server's generator"
     paper = "Zhang et al. 2024, arXiv 2403.15760"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the generator, the transformer, the last images and latents"
     down = {"images": "images", "latents": "features"}
     up = {"outputs": Unaligned("prototypes"), "classes": "labels"}
@@ -131,7 +132,7 @@ class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
 
         recipe = clipped(ctx.local.optimizer, self.options.clip)
         optimizers = [Optimizer(recipe, model) for model in models.values()]
-        batches = own_batches(ctx, range(ctx.local.epochs), pairs)
+        batches = own_batches(ctx, further=pairs)
         given = {"etf": simplex(ctx.classes, self.options.etf_seed).to(ctx.device)}
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx, given=given)
         own = models["student"].vector()
@@ -144,7 +145,7 @@ class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
         logits = angular_logits(
             student(batch["images"]), labels, given["etf"], self.options.margin, self.options.scale
         )
-        hard = cross_entropy(logits, labels)
+        hard = cross_entropy(logits, labels, given)
         if "x" not in batch:
             return Loss(hard, {"arcface": hard})
         with normalising(student, self.options.batchnorm):

@@ -29,13 +29,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rayfed_kd.protocol import (
-    PERSONAL,
     Averaged,
     ClientContext,
     Cohort,
     Control,
     Declaration,
-    Evaluable,
     Message,
     Method,
     Replies,
@@ -45,6 +43,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation, logit_error
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 from rayfed_kd.toolbox.public_data import (
     TEACHER_CONTROLS,
     PublicOptions,
@@ -120,18 +119,18 @@ class ClientState:
     private: Moments
 
 
-class FedMD(Method[ServerState, ClientState]):
+class FedMD(OwnModels, Method[ServerState, ClientState]):
     """Federated learning via model distillation."""
 
     options: Options
     summary = "clients of any architecture learn public labels, then the mean of their logits on public data"
     paper = "Li and Wang 2019, arXiv 1910.03581"
     group_training = "all local training"
+    label_options = True
     server_keeps = "who was pre-trained"
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}
     heterogeneous = True
-    evaluates = ("personal",)
 
     @property
     def up(self) -> Declaration:
@@ -217,7 +216,7 @@ class FedMD(Method[ServerState, ClientState]):
                 labelled=self.options.labelled,
             )
         private = Optimizer(ctx.local.optimizer, student, client.private)
-        train_on_labels(student, ctx, range(ctx.local.epochs), private)
+        train_on_labels(student, ctx, optimizer=private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
 
     def digest_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
@@ -227,14 +226,6 @@ class FedMD(Method[ServerState, ClientState]):
         if self.options.teacher != "none":
             loss = loss + self._digest(batch["said"], logits)
         return Loss(loss, {"digest": loss})
-
-    def evaluated(self, server: ServerState) -> dict[str, Evaluable]:
-        """Every client's own model; the server has none."""
-        return {"personal": PERSONAL}
-
-    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
-        """The client's model, [P_k], after its last revisit."""
-        return client.model
 
     def _digest(self, consensus: Tensor, logits: Tensor) -> Tensor:
         if self.options.digest in ("kl", "ce_kl"):

@@ -43,6 +43,7 @@ class FedNTD(Averaging[None]):
     summary = "local distillation from the received model, over the classes that a sample is not of"
     paper = "Lee et al. 2022, arXiv 2106.03097"
     group_training = "all local training"
+    label_options = True
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError for two classes: without its own a sample has one, which softmax makes 1."""
@@ -59,7 +60,7 @@ class FedNTD(Averaging[None]):
         """L."""
         images, labels = batch["images"], batch["labels"]
         logits = models["student"](images)
-        hard = cross_entropy(logits, labels)
+        hard = cross_entropy(logits, labels, given)
         # Without the term, not with a term of weight 0: then the result is FedAvg's to the bit.
         if not self.options.beta:
             return Loss(hard, {"ce": hard})

@@ -27,6 +27,7 @@ class FedPer(PersonalLayers):
     summary = "sample-weighted average of the first layers; the last ones are each client's own"
     paper = "Arivazhagan et al. 2019, arXiv 1912.00818"
     group_training = "all local training"
+    label_options = True
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
         """E epochs of cross entropy on base and personal layers together."""
@@ -40,6 +41,7 @@ class FedPerPlus(DroppedLayers):
     summary = "FedPer whose clients drop shared layers, the deepest first, as they take part"
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
     group_training = "all local training"
+    label_options = True
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
         """E epochs of cross entropy on all layers together, wherever the border is now."""

@@ -62,6 +62,7 @@ class FedProto(PrototypeClients[ServerState]):
     summary = "clients of any architecture exchange mean features of their classes, and are drawn to them"
     paper = "Tan et al. 2022, arXiv 2105.00243"
     group_training = "all local training"
+    label_options = True
     server_keeps = "all clients' latest prototypes, and their means"
 
     def init_server(self, ctx: ServerContext) -> ServerState:

@@ -34,6 +34,7 @@ class FedProx(Averaging[None]):
     summary = "local training with a proximal term to the received model"
     paper = "Li et al. 2020, arXiv 1812.06127"
     group_training = "all local training"
+    label_options = True
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train w from w^t for E epochs, with w^t as the proximal term's centre; send w_k and n_k."""
@@ -44,7 +45,7 @@ class FedProx(Averaging[None]):
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """CE and the proximal term."""
         student = models["student"]
-        hard = cross_entropy(student(batch["images"]), batch["labels"])
+        hard = cross_entropy(student(batch["images"]), batch["labels"], given)
         # Without the term, not with a term of weight 0: then the result is FedAvg's to the bit.
         if not self.options.mu:
             return Loss(hard, {"ce": hard})

@@ -41,10 +41,12 @@ class TurnOptions(MethodOptions):
 class TrainedInTurn(Trained, Method[Any, Tensor]):
     """A client's head and its representation, trained one after the other: of both methods."""
 
+    whole_epochs = True
+
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError if the layers that stay are not the last ones, or E_h is above E."""
         super().check(ctx)
-        if self.options.head_epochs > ctx.local.epochs:
+        if self.options.head_epochs > (ctx.local.epochs or 0):
             said = f"{self.options.head_epochs} is more than local.epochs = {ctx.local.epochs}"
             raise RecipeError(said, "method.head_epochs")
 
@@ -54,7 +56,7 @@ class TrainedInTurn(Trained, Method[Any, Tensor]):
         turn = self.options.head_epochs if shared < len(layers) else 0
         phases = (
             (layers.train_rest, layers.parameters(shared, len(layers)), range(turn)),
-            (layers.train_first, layers.parameters(0, shared), range(turn, ctx.local.epochs)),
+            (layers.train_first, layers.parameters(0, shared), range(turn, ctx.passes)),
         )
         for train_only, part, epochs in phases:
             if part.start < part.stop:
@@ -73,6 +75,7 @@ class FedRep(TrainedInTurn, PersonalLayers):
     summary = "a shared representation, trained after the client's own head, one fixed while the other learns"
     paper = "Collins et al. 2021, arXiv 2102.07078"
     group_training = "all local training"
+    label_options = True
 
 
 class PlusOptions(DroppingOptions, TurnOptions):
@@ -86,3 +89,4 @@ class FedRepPlus(TrainedInTurn, DroppedLayers):
     summary = "FedRep whose clients drop shared layers, the deepest first, as they take part"
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
     group_training = "all local training"
+    label_options = True

@@ -69,6 +69,7 @@ class FedTGP(PrototypeClients[ServerState]):
     summary = "FedProto whose server trains the prototypes with a margin between classes"
     paper = "Zhang et al. 2024, arXiv 2401.03230"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the prototypes, and the vectors and layers that make them"
     up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
 

@@ -41,8 +41,9 @@ from rayfed_kd.protocol import (
 )
 from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_batches, train_phases
-from rayfed_kd.toolbox.losses import cross_entropy, distillation
+from rayfed_kd.toolbox.losses import NOTHING, cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 
 MEME = "meme"
 PRIVATE = "private"
@@ -56,13 +57,14 @@ class Options(MethodOptions):
     weighting: Weighting = Field("samples", description="a client's weight in the mean")
 
 
-class FML(OneExchange[Tensor, Tensor]):
+class FML(OwnModels, OneExchange[Tensor, Tensor]):
     """Federated mutual learning: the server's state is the meme, a client's its private model."""
 
     options: Options
     summary = "a private model of any architecture and a shared one distil from one another"
     paper = "Shen et al. 2020, arXiv 2006.16765"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the meme"
     client_keeps = "its private model"
     down = {"meme": "weights"}
@@ -94,7 +96,7 @@ class FML(OneExchange[Tensor, Tensor]):
         """Train both models for E epochs; the private one stays, the meme is sent."""
         models = {PRIVATE: ctx.model(client), MEME: ctx.model(message["meme"], MEME)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
-        batches = own_batches(ctx, range(ctx.local.epochs))
+        batches = own_batches(ctx)
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
         return models[PRIVATE].vector(), Reply(meme=models[MEME].vector(), samples=ctx.num_samples)
 
@@ -102,8 +104,8 @@ class FML(OneExchange[Tensor, Tensor]):
         """L_priv + L_meme, of which each reaches its own model only."""
         labels, names = batch["labels"], (PRIVATE, MEME)
         private, meme = (models[name](batch["images"]) for name in names)
-        own, own_parts = mutual_loss(private, meme, labels, self.options.alpha)
-        shared, shared_parts = mutual_loss(meme, private, labels, self.options.beta)
+        own, own_parts = mutual_loss(private, meme, labels, self.options.alpha, given)
+        shared, shared_parts = mutual_loss(meme, private, labels, self.options.beta, given)
         logged = {**own_parts, **{f"{MEME}_{name}": value for name, value in shared_parts.items()}}
         return Loss(own + shared, logged)
 
@@ -115,12 +117,10 @@ class FML(OneExchange[Tensor, Tensor]):
         """The meme, and every client's private model."""
         return {MEME: Evaluated(server, MEME), "personal": PERSONAL}
 
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
-        """The client's private model, [P_k], after its last update."""
-        return client
 
-
-def mutual_loss(logits: Tensor, other: Tensor, labels: Tensor, share: float) -> tuple[Tensor, Tensors]:
+def mutual_loss(
+    logits: Tensor, other: Tensor, labels: Tensor, share: float, given: Tensors = NOTHING
+) -> tuple[Tensor, Tensors]:
     """share CE + (1 - share) KL(softmax(other), softmax(logits)), and its parts by name.
 
     Args:
@@ -128,10 +128,11 @@ def mutual_loss(logits: Tensor, other: Tensor, labels: Tensor, share: float) -> 
         other: the same shape, the other model's.
         labels: [batch] int64.
         share: in [0, 1]; a part whose weight is 0 is left out, for a result without it to the bit.
+        given: as `cross_entropy` takes it.
     """
     parts = {}
     if share:
-        parts["ce"] = cross_entropy(logits, labels)
+        parts["ce"] = cross_entropy(logits, labels, given)
     if share < 1:
         parts["kd"] = distillation(other, logits)
     weights = {"ce": share, "kd": 1 - share}

@@ -132,7 +132,7 @@ class LocalLoss:
         """L (eq. 13)."""
         options, student = self.method.options, models["student"]
         logits = student(batch["images"])
-        loss = cross_entropy(logits, batch["labels"])  # eq. 2
+        loss = cross_entropy(logits, batch["labels"], given)  # eq. 2
         logged = {"ce": loss}
         if options.lambda_kd:
             with torch.no_grad():
@@ -141,7 +141,8 @@ class LocalLoss:
             loss = loss + options.lambda_kd * logged["kd"]
         if self.stage is not None:
             with torch.no_grad():
-                maps = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+                scale = PixelScale.of(given)
+                maps = generate(models["generator"], batch["noise"], batch["wanted"], scale)
             logged["gen"] = cross_entropy(student.from_(self.stage, maps), batch["wanted"])  # eq. 12
             loss = loss + options.lambda_gen * logged["gen"]
         return Loss(loss, logged)
@@ -154,6 +155,7 @@ class KDIA(OneExchange[ServerState, None]):
     summary = "distillation from a frequency-weighted teacher of all clients, and a generator of features"
     paper = "Ma et al. 2025, inequitable aggregation (KDIA)"
     group_training = "all local training"
+    label_options = True
     server_keeps = "student, teacher, generator, all clients' latest models and participations"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights", "generator": "generator"}

@@ -52,6 +52,7 @@ class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor]):
     summary = "the last layers averaged, over a representation that is each client's own"
     paper = "Liang et al. 2020, arXiv 2001.01523"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the shared last layers"
     down = {"head": "weights"}
     heterogeneous = True

@@ -45,6 +45,7 @@ class MOON(Averaging[tuple[Tensor, ...]]):
     summary = "contrastive term between features of the local, the received and the client's last model"
     paper = "Li, He, Song 2021, arXiv 2103.16257"
     group_training = "all local training"
+    label_options = True
     client_keeps = "its last local models (buffer)"
 
     def check(self, ctx: ServerContext) -> None:
@@ -72,7 +73,7 @@ class MOON(Averaging[tuple[Tensor, ...]]):
         """L, the contrast where the client has a past."""
         student, images = models["student"], batch["images"]
         features = student.features(images)
-        hard = cross_entropy(student.classify(features), batch["labels"])
+        hard = cross_entropy(student.classify(features), batch["labels"], given)
         earlier = [model for name, model in models.items() if name.startswith(PREVIOUS)]
         if not (self.options.mu and earlier):
             return Loss(hard, {"ce": hard})

@@ -51,6 +51,7 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
     summary = "FedAvg with distillation from the client's own last model, which is its personal one"
     paper = "Jin et al. 2022, IEEE TPDS 34(2)"
     group_training = "all local training"
+    label_options = True
     server_keeps = "the global model"
     client_keeps = "its last local model"
     down = {"student": "weights"}
@@ -82,7 +83,8 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
         logits = models["student"](batch["images"])
         with torch.no_grad():
             taught = models["teacher"](batch["images"])
-        hard, kd = cross_entropy(logits, batch["labels"]), distillation(taught, logits, self.options.tau)
+        hard = cross_entropy(logits, batch["labels"], given)
+        kd = distillation(taught, logits, self.options.tau)
         return Loss(hard + self.options.lambda_kd * kd, {"ce": hard, "kd": kd})
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:

@@ -27,6 +27,7 @@ class StandAlone(OwnModels, OneExchange[None, Tensor]):
     summary = "every client trains its own model alone; nothing travels"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
     group_training = "all local training"
+    label_options = True
     server_keeps = "nothing"
     heterogeneous = True
 

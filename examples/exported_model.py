@@ -29,7 +29,7 @@ if __name__ == "__main__":
     import rayfed_kd
 
     result = rayfed_kd.run("quickstart", ["rounds=5", "method={name: fedavg}"], local=True)
-    rayfed_kd.export(result.folder, "aca", "exported")  # exported.safetensors, exported.yaml
+    rayfed_kd.export(result.folder, "global", "exported")  # exported.safetensors, exported.yaml
 
     model = LeNet5()
     model.load_state_dict(load_file("exported.safetensors"))

@@ -12,7 +12,7 @@ import torch
 
 import rayfed_kd
 from rayfed_kd.algorithms.dafkd import DaFKD
-from rayfed_kd.toolbox.mixtures import samples_seed
+from rayfed_kd.toolbox.public_data import drawn_seed
 
 
 def right(logits, labels):
@@ -40,7 +40,7 @@ class Inside(DaFKD):
                 distilled_right=right(ctx.frozen_model(new.weights)(images), labels),
             )
             generator = ctx.frozen_model(theta, "generator")
-            drawn = self.options.samples(generator, samples_seed(ctx), ctx)
+            drawn = self.options.samples(generator, drawn_seed(ctx, "samples"), ctx)
             members, log_f = self.ensemble(replies, weights, drawn, ctx)
             target = self.options.softened(torch.einsum("kn,knc->nc", log_f.softmax(0), members))
             shares = target.mean(0)

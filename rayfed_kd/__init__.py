@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rayfed_kd.experiment.estimating import estimate as estimate
     from rayfed_kd.experiment.exported_model import load as load
     from rayfed_kd.experiment.exporting import export as export
-    from rayfed_kd.experiment.partitioning import partition as partition
+    from rayfed_kd.experiment.preparation import partition as partition
     from rayfed_kd.experiment.preparation import prepare as prepare
     from rayfed_kd.experiment.result import Result as Result
     from rayfed_kd.experiment.resuming import resume as resume
@@ -28,10 +28,16 @@ if TYPE_CHECKING:
     from rayfed_kd.recipe.roles import partition_scheme as partition_scheme
     from rayfed_kd.reporting.page import report as report
     from rayfed_kd.results.tables import read_table as read_table
+    from rayfed_kd.results.telling import Event as Event
+    from rayfed_kd.results.trackers.tracker import TrackedRound as TrackedRound
+    from rayfed_kd.results.trackers.tracker import TrackedRun as TrackedRun
+    from rayfed_kd.results.trackers.tracker import Tracker as Tracker
     from rayfed_kd.tuning.tune import tune as tune
 
 _MODULES = {
+    "Event": "results.telling",
     "Result": "experiment.result",
+    **dict.fromkeys(("TrackedRound", "TrackedRun", "Tracker"), "results.trackers.tracker"),
     "compare": "comparison.compare",
     "data_source": "recipe.roles",
     "estimate": "experiment.estimating",
@@ -39,7 +45,7 @@ _MODULES = {
     "load": "experiment.exported_model",
     "metric": "recipe.roles",
     "model_builder": "recipe.roles",
-    "partition": "experiment.partitioning",
+    "partition": "experiment.preparation",
     "partition_scheme": "recipe.roles",
     "prepare": "experiment.preparation",
     "read_table": "results.tables",

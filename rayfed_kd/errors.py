@@ -45,6 +45,24 @@ class RecipeError(RayfedError):
 
 
 @contextmanager
+def optional_package(what: str, extra: str) -> Iterator[None]:
+    """Let a failed import within the block name the extra of ours that installs the package.
+
+    Args:
+        what: what needs it, and its name, as `privacy: dp-accounting`.
+        extra: the extra's name.
+
+    Raises: RecipeError in place of an ImportError.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise RecipeError(
+            f"{what} cannot be imported ({error}); pip install -e '.[{extra}]' in the clone installs it"
+        ) from None
+
+
+@contextmanager
 def naming(source: str | Path | Mapping[str, Any] | None) -> Iterator[None]:
     """Recipe errors raised within name the file that is read, if it is one and none is named yet."""
     try:
@@ -140,6 +158,11 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 def quoted(label: str) -> str:
     """A label among others, in quotes if it has a comma of its own."""
     return f'"{label}"' if "," in label else label
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number of things, as `1 reply` and `2 replies`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def in_words(labels: Iterable[str]) -> str:

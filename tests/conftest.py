@@ -3,6 +3,7 @@
 import os
 import secrets
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "session_ray" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("ray"))
+            item.add_marker(pytest.mark.ray)
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +59,29 @@ def session_hosts(session_ray):
 def hosts(shared_ray, session_hosts):
     """Client actors that stay from test to test: `hosts.run(recipe, *overrides)`."""
     return session_hosts
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own, so that everything is decoded anew."""
+    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """Writes a module of the test's own into its folder, which is the current one; its name.
+
+    Actors find a user's modules in the folder of the command.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def written(name, text):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    return written
 
 
 @pytest.fixture(scope="module")

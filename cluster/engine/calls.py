@@ -28,7 +28,7 @@ class KeptState(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LiveState:
+class LiveState(Handle):
     """A handle on a client's state in its host's process, where it lies on the host's device.
 
     It is copied and packed each time it is asked for: by a checkpoint, another process, or a host that no
@@ -43,10 +43,6 @@ class LiveState:
     def resolve(self) -> Mapping[str, Any]:
         """The packed state, as "state"."""
         return NO_STATE if self.state is None else {"state": pack(self.state)}
-
-    def own(self) -> LiveState:
-        """This handle: it holds one client's state."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -244,7 +240,7 @@ class PersonalResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class Held(Handle):
     """A handle on arrays of this process. Equal only to itself, so that hosts can cache by handle."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -252,7 +248,3 @@ class Held:
     def resolve(self) -> Mapping[str, Array]:
         """The arrays themselves."""
         return self.arrays
-
-    def own(self) -> Held:
-        """This handle: its arrays are not shared with other clients'."""
-        return self

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult
 from rayfed_kd.data.batches import DeviceData
-from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Evaluated, to_array, to_tensor
+from rayfed_kd.protocol import Evaluated, Predictor, to_array, to_tensor
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -40,18 +37,18 @@ class ModelEvaluation:
         indices = self._pool(call.split)[call.start : call.stop]
         return self.tested(self.frozen(Evaluated(vector, call.architecture)), call.split, indices)
 
-    def of_client(self, client: int, split: str, model: Callable[[Tensor], Tensor]) -> EvaluationResult:
+    def of_client(self, client: int, split: str, model: Predictor) -> EvaluationResult:
         """Evaluate a client's own model on its own test part ("local"), or on the official test set."""
         if split == "official":
             return self.tested(model, split, self._pool(split))
         own = torch.from_numpy(self._setting.partition.test[client]).to(self._data.place)
         return self.tested(model, split, own)
 
-    def frozen(self, evaluated: Evaluated) -> FlatModule:
-        """A module in eval mode that holds a model's vector."""
+    def frozen(self, evaluated: Evaluated) -> Predictor:
+        """A module in eval mode that holds a model's vector: images to logits."""
         return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
 
-    def tested(self, model: Callable[[Tensor], Tensor], split: str, indices: Tensor) -> EvaluationResult:
+    def tested(self, model: Predictor, split: str, indices: Tensor) -> EvaluationResult:
         """Each sample's outcome, in order, and the summed loss.
 
         A row of logits with NaN or inf predicts nothing: it counts as wrong, and as not finite. With some

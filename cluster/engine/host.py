@@ -1,7 +1,7 @@
 """The host: it runs clients' steps, in the calling process or inside an actor.
 
 A host has modules (built once, reused), the memory-mapped data set, and the latest states of a given number
-of clients. No result depends on which host computes it.
+of clients. No result depends on which host computes it. One on a GPU measures what each step takes of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import psutil
@@ -27,8 +27,8 @@ from rayfed_kd.cluster.engine.calls import (
     StepCall,
     StepFacts,
 )
+from rayfed_kd.cluster.engine.composites import evaluation_of
 from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
-from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
 from rayfed_kd.cluster.engine.exchanged import (
     CAUGHT,
     LastMessage,
@@ -36,6 +36,8 @@ from rayfed_kd.cluster.engine.exchanged import (
     non_finite_parts,
     one_line,
 )
+from rayfed_kd.cluster.engine.gpu_use import GpuWatch
+from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import (
     Array,
     ClientContext,
@@ -46,10 +48,9 @@ from rayfed_kd.protocol import (
     to_array,
 )
 from rayfed_kd.protocol.crossing import check_package
-from rayfed_kd.protocol.outgoing import OutgoingReply
 from rayfed_kd.protocol.state_packing import check_storable, copied
 from rayfed_kd.protocol.state_unpacking import unpack
-from rayfed_kd.protocol.wire import UNCODED, Sending
+from rayfed_kd.protocol.wire import UNCODED, OutgoingReply, Sending
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
@@ -100,7 +101,7 @@ class Host:
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._messages = LastMessage(setting.wires["down"], self._device)
-        self.evaluating = ModelEvaluation(setting, self.module_pool, self._data)
+        self.evaluating = evaluation_of(setting.method)(setting, self.module_pool, self._data)
         self._process, self._node = psutil.Process(), node or platform.node()
 
     @property
@@ -226,3 +227,35 @@ class Host:
         # A copy, so that a step which changes its state in place has not changed the one that is kept.
         kept = copied(kept) if version == wanted else unpack(handle.resolve()["state"], self._device)
         return kept if isinstance(kept, KeptState) else KeptState(kept, {})
+
+
+def make_host(
+    setting: Setting, host: int = 0, device: torch.device | str = "cpu", *rest: Any, **named: Any
+) -> Host:
+    """A host, which measures its device unless that is the CPU; arguments as those of `Host`."""
+    kind = Host if torch.device(device).type == "cpu" else WatchedHost
+    return kind(setting, host, device, *rest, **named)
+
+
+class WatchedHost(Host):
+    """A host whose steps' facts say what they took of its device; arguments as those of `Host`."""
+
+    @cached_property
+    def _watch(self) -> GpuWatch:
+        return GpuWatch(self._device)
+
+    @contextmanager
+    def surroundings(self, call: StepCall) -> Iterator[None]:
+        """See `Host.surroundings`; the watch begins here."""
+        self._watch.begin()
+        with super().surroundings(call):
+            yield
+
+    def measured(self, results: Sequence[HostResult], started: float) -> list[HostResult]:
+        """See `Host.measured`; the copies of several steps stand in the first one's facts."""
+        use = self._watch.end()
+        uses = [use, *[replace(use, transfers=Transfers())] * (len(results) - 1)]
+        return [
+            (replace(facts, gpu=one), parts, state)
+            for (facts, parts, state), one in zip(super().measured(results, started), uses, strict=True)
+        ]

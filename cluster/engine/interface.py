@@ -38,11 +38,6 @@ class Engine(Protocol):
         """
         ...
 
-    @property
-    def hosts(self) -> int:
-        """Number of hosts, at least 1."""
-        ...
-
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Start the evaluation of a shared model on any host."""
         ...

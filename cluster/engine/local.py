@@ -59,11 +59,6 @@ class LocalEngine:
             for facts, parts, state in run_together(self._host, calls)
         ]
 
-    @property
-    def hosts(self) -> int:
-        """One."""
-        return 1
-
     def cancel(self) -> None:
         """Nothing: no call is under way."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from rayfed_kd.cluster.engine.batching.group_steps import group_steps
 from rayfed_kd.cluster.engine.calls import LiveState, StepCall, StepError
 from rayfed_kd.cluster.engine.host import Host, HostResult
 from rayfed_kd.protocol import Array
@@ -41,7 +40,11 @@ def run_together(host: Host, group: Sequence[StepCall]) -> Sequence[HostResult]:
 
     Raises: StepError if the method raised for one of them.
     """
-    return [host.step(group[0])] if len(group) == 1 else group_steps(host, group)
+    if len(group) == 1:
+        return [host.step(group[0])]
+    from rayfed_kd.cluster.engine.batching.group_training import group_steps  # which a plain run needs not
+
+    return group_steps(host, group)
 
 
 def run_groups(host: Host, groups: Sequence[Sequence[StepCall]]) -> Done:

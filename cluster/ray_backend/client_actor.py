@@ -22,12 +22,11 @@ from rayfed_kd.cluster.engine.calls import (
     PersonalResult,
 )
 from rayfed_kd.cluster.engine.device import gpu
-from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.host import Host, make_host
 from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 from rayfed_kd.cluster.engine.personal import evaluate_personal
 from rayfed_kd.cluster.engine.running import cut, run_groups
 from rayfed_kd.cluster.engine.summing import sum_groups
-from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.ray_backend.handles import machine_name
 from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
 from rayfed_kd.cluster.ray_backend.placement import Plan

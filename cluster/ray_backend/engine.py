@@ -25,8 +25,7 @@ from rayfed_kd.cluster.engine.calls import (
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
 from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained, named
 from rayfed_kd.cluster.ray_backend.dispatch.job_queue import JobQueue
-from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, samples_of
-from rayfed_kd.cluster.ray_backend.dispatch.pace import Pace
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, Pace, samples_of
 from rayfed_kd.cluster.ray_backend.dispatch.patience import Patience
 from rayfed_kd.cluster.ray_backend.handles import Ahead, published, stored
 from rayfed_kd.cluster.ray_backend.placement import Plan
@@ -55,7 +54,6 @@ class RayEngine:
         architectures: [K] each client's; empty: all have the same.
         on_load: called with the number of calls that the actors have whenever it changes.
         tell: called with a line when a host was lost.
-    Attributes: `started` is done as soon as the first host is built, or cannot be.
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class RayEngine:
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
         self._submitted: deque[Job] = deque()
-        self.started: Future[None] = Future()
         self._cancelled = self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references to tasks
         self._count, self._ahead = 0, Ahead()
@@ -113,11 +110,6 @@ class RayEngine:
             self._submitted.append(job)
             self._loop.call_soon_threadsafe(self._pump)
         return futures
-
-    @property
-    def hosts(self) -> int:
-        """Number of hosts."""
-        return len(self._clients)
 
     def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
         """Queue the evaluation of a shared model."""
@@ -247,6 +239,4 @@ class RayEngine:
 
     async def _build(self, host: int, lost: str) -> None:
         await self._clients.build(host, lost, self._pump)
-        with suppress(InvalidStateError):  # another host was the first
-            self.started.set_result(None)
         self._pump()

@@ -30,7 +30,7 @@ SMALL = 32 * 1024
 
 
 @dataclass(frozen=True)
-class RayHandle:
+class RayHandle(Handle):
     """A handle on arrays in Ray's object store."""
 
     ref: Any
@@ -50,13 +50,9 @@ class RayHandle:
             ) from error
         return arrays
 
-    def own(self) -> RayHandle:
-        """This handle: its object is not shared with other clients."""
-        return self
-
 
 @dataclass(frozen=True)
-class Enclosed:
+class Enclosed(Handle):
     """Small arrays that travel inside every call, which is faster than Ray's object store.
 
     Attributes:
@@ -70,10 +66,6 @@ class Enclosed:
     def resolve(self) -> Mapping[str, Array]:
         """The arrays themselves."""
         return self.arrays
-
-    def own(self) -> Enclosed:
-        """This handle: its arrays are not shared with other clients."""
-        return self
 
 
 def published(arrays: Mapping[str, Array]) -> RayHandle | Enclosed:
@@ -141,7 +133,7 @@ class RowHandle:
 
 
 @dataclass(frozen=True)
-class OnlyRow:
+class OnlyRow(Handle):
     """A handle on the arrays of a client that is a group of its own: nothing is shared, copied or kept."""
 
     handle: RayHandle
@@ -150,10 +142,6 @@ class OnlyRow:
         """The client's arrays, as read-only views of shared memory."""
         (arrays,) = unstacked(self.handle.resolve())
         return arrays  # type: ignore[no-any-return]
-
-    def own(self) -> OnlyRow:
-        """This handle: its object is not shared with other clients."""
-        return self
 
 
 def rows_of(ref: Any, count: int) -> Sequence[Handle]:

@@ -12,13 +12,12 @@ from rayfed_kd.cluster.ray_backend.resources import (
     Node,
     amounts,
     count_fitting,
-    counted,
     selects,
     shown_amounts,
     shown_machines,
     shown_request,
 )
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, counted
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
 

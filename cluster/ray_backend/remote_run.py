@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,14 +17,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss
-from rayfed_kd.cluster.ray_backend.liveness import RayProcesses, memory_hint
+from rayfed_kd.cluster.ray_backend.liveness import LOOK_S, RayProcesses, memory_hint
 from rayfed_kd.cluster.ray_backend.machines import prepare_machines, ray_nodes
 from rayfed_kd.cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from rayfed_kd.cluster.ray_backend.resources import divided, total
 from rayfed_kd.cluster.ray_backend.server_actor import BEGUN, ServerActor
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
-from rayfed_kd.results.telling import as_teller
+from rayfed_kd.results.telling import Event, as_teller
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
 
@@ -32,8 +32,6 @@ POLL_S = 0.2  # seconds between two looks at `stop` and at Ray's processes
 STOP_S = 60.0  # seconds for a stopped server to write its checkpoint and its tables
 LAST_S = 1.5  # the same where Ray has lost its GCS: without it a server goes on for a minute
 NOTICE_S, ROOM_S = 10.0, 600.0  # seconds without room on a busy cluster until a line says so; until an error
-
-Event = Mapping[str, Any]
 
 
 class ServerLostError(RunError):
@@ -183,8 +181,7 @@ def _watched(
     news, processes = _News(server, on_event, tell), RayProcesses()
     try:
         while True:
-            if lost := processes.lost():
-                raise RayLostError(f"{lost}; it may have been killed{memory_hint()}")
+            _check_ray(processes)
             done = news.pass_on(running)
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
@@ -198,10 +195,36 @@ def _watched(
         raise ServerLostError(f"the server {cause_of_loss(error).splitlines()[0]}") from None
     except BaseException as end:  # Ctrl-C, a listener's error, or a lost Ray: what is complete is written
         server.stop.remote()  # `running` ends when the server has written what it has
-        ray.wait([running], timeout=LAST_S if isinstance(end, RayLostError) else STOP_S)
+        if isinstance(end, RayLostError):
+            ray.wait([running], timeout=LAST_S)
+        else:
+            _wait_for_the_last(running, processes)
         if isinstance(end, KeyboardInterrupt):
             news.rest()
         raise
+
+
+def _check_ray(processes: RayProcesses) -> None:
+    if lost := processes.lost():
+        raise RayLostError(f"{lost}; it may have been killed{memory_hint()}")
+
+
+def _wait_for_the_last(running: Any, processes: RayProcesses) -> None:
+    """Wait until a stopped server has written what it has.
+
+    A SIGTERM to all processes, as of `timeout` or a scheduler, reaches Ray's own, too. Nothing can be asked
+    of it then, and it would take a minute to say so.
+
+    Raises: RayLostError if Ray's processes end meanwhile.
+    """
+    until = time.monotonic() + STOP_S
+    while not ray.wait([running], timeout=POLL_S)[0] and time.monotonic() < until:
+        _check_ray(processes)
+    with suppress(Exception):
+        ray.get(running, timeout=0)
+        return
+    time.sleep(LOOK_S)  # what ended the server may end Ray next
+    _check_ray(processes)
 
 
 class _News:
@@ -240,7 +263,10 @@ class _News:
             else:
                 self._tell(line)
         for event in events:
-            self._on_event(event)
+            try:
+                self._on_event(event)
+            except StopIteration:
+                self._server.end.remote(event["round"])
 
 
 def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:

@@ -131,11 +131,6 @@ def _own(resources: Mapping[str, float]) -> str:
     return "".join(f", {amount:g} {name}" for name, amount in resources.items())
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 actor", "2 actors"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def shown_amounts(request: ResourceRecipe) -> str:
     """What an actor has, for a run's header: "1 CPU and 0.25 GPU", or "logical GPU" if it is only counted."""
     kind = "logical GPU" if is_logical() else "GPU"

@@ -2,6 +2,10 @@
 
 The launching process creates all actors and gives the server the clients' handles. Ray would end actors
 that the server created together with the server.
+
+A run's figures, rounds, calls in flight and bytes, go to Ray's dashboard and Prometheus. Ray serves them on
+every machine's metrics port as ray_rayfed_kd_..., with the run's name as a tag; its dashboard's Prometheus
+and Grafana take them from there.
 """
 
 from __future__ import annotations
@@ -13,14 +17,49 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.metrics import Counter, Gauge
 
 from rayfed_kd.cluster.ray_backend.client_actor import assigned_device
 from rayfed_kd.cluster.ray_backend.engine import RayEngine
-from rayfed_kd.cluster.ray_backend.metrics import Meters
 from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.cluster.server.assembly import AssembledRun, assemble
 from rayfed_kd.protocol import Array
+from rayfed_kd.results.telling import Event
 from rayfed_kd.setting.blueprint import Blueprint
+
+RUN = "run"
+
+
+class Meters:
+    """The meters of one run, in the server's process.
+
+    Args:
+        run: the run's name, the tag of all its meters.
+    """
+
+    def __init__(self, run: str) -> None:
+        tags = {RUN: run}
+        self._rounds = Counter("rayfed_kd_rounds", "Rounds that ended.", (RUN,))
+        self._bytes = Counter("rayfed_kd_bytes", "Bytes of messages, by direction.", (RUN, "direction"))
+        self._in_flight = Gauge("rayfed_kd_calls_in_flight", "Calls that client actors have.", (RUN,))
+        for meter in (self._rounds, self._bytes, self._in_flight):
+            meter.set_default_tags(tags)
+
+    def round(self, event: Mapping[str, Any]) -> None:
+        """Count a round that ended.
+
+        Args:
+            event: the round's event, with `bytes_up` and `bytes_down`.
+        """
+        self._rounds.inc()
+        for direction in ("up", "down"):
+            if event[f"bytes_{direction}"]:  # a counter takes no zero
+                self._bytes.inc(event[f"bytes_{direction}"], {"direction": direction})
+
+    def in_flight(self, calls: int) -> None:
+        """Show how many calls the client actors have now."""
+        self._in_flight.set(calls)
+
 
 WAIT_S, LOOK_S = 5.0, 0.02  # most seconds that a question for news waits; between two looks
 BEGUN = ""  # among the lines: the first round begins
@@ -89,7 +128,7 @@ class ServerActor:
         return summary, self._assembled.models()
 
     @ray.method(concurrency_group="control")
-    async def news(self, line: int, event: int, wait: bool) -> tuple[list[str], list[dict[str, Any]]]:
+    async def news(self, line: int, event: int, wait: bool) -> tuple[list[str], list[Event]]:
         """What is to be told: lines for the user, such as lost hosts, and the rounds' events.
 
         Args:
@@ -113,3 +152,9 @@ class ServerActor:
         if self._assembled is not None and self._engine is not None:
             self._assembled.simulation.stop()
             self._engine.cancel()
+
+    @ray.method(concurrency_group="control")
+    async def end(self, round_index: int) -> None:
+        """End the run as a stop rule does, as its listener asked for on the event of this round."""
+        if self._assembled is not None:
+            self._assembled.recorder.ask_to_end(round_index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Array, shared_vectors
 from rayfed_kd.results.recorder import RunRecorder
-from rayfed_kd.results.stopping import StopRule
+from rayfed_kd.results.telling import Event
 from rayfed_kd.setting.setting import Setting
 
 
@@ -57,7 +57,7 @@ def assemble(
     *,
     device: torch.device | str = "cpu",
     resume: bool = False,
-    on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> AssembledRun:
     """Assemble a run of a setting on an engine.
@@ -80,12 +80,13 @@ def assemble(
     # Rounds after the checkpoint run again, so the recorder drops their rows. Without a usable checkpoint
     # (0) it drops all rows. None: a new run has no rows.
     after_round = None if not resume else 0 if start is None else start.round
-    rules = () if setting.recipe.stop is None else (StopRule(setting.recipe.stop),)
-    recorder = RunRecorder(folder, setting, on_event, after_round, rules)
+    recorder = RunRecorder(folder, setting, on_event, after_round, tell)
     checkpointer = Checkpointer(folder, checkpoints, recorder.flush)
     if after_round is not None:
         checkpointer.tidy(after_round)
-    simulation = Simulation(setting, engine, recorder, device, checkpointer, tell=tell, stop_rules=rules)
+    simulation = Simulation(
+        setting, engine, recorder, device, checkpointer, tell=tell, why_ended=recorder.why_ended
+    )
     return AssembledRun(simulation, recorder, start)
 
 

@@ -21,10 +21,9 @@ import torch
 from safetensors.numpy import save_file
 
 from rayfed_kd.cluster.server.client_records import Records
+from rayfed_kd.cluster.server.event_queue import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
-from rayfed_kd.cluster.server.stored.faults import FORMAT, checkpoint_digest, checkpoint_fault
-from rayfed_kd.cluster.server.stored.loading import load_snapshot
-from rayfed_kd.cluster.server.stored.snapshot import Snapshot
+from rayfed_kd.cluster.server.stored.loading import FORMAT, checkpoint_digest, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import (
     atomic_write,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
 from rayfed_kd.cluster.server.event_queue import Arrival, Dispatch
-from rayfed_kd.cluster.server.ledger import travelling
 from rayfed_kd.cluster.server.questions import EngineQuestions
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.sender import Published, Sender
-from rayfed_kd.cluster.server.traffic import Traffic
+from rayfed_kd.cluster.server.traffic import Traffic, travelling
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Answers, Message, Replies, Step
+from rayfed_kd.protocol import Answers, Later, Message, Replies, Step
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import VECTORS, Direction
 from rayfed_kd.protocol.messages import is_finite
@@ -25,11 +24,6 @@ from rayfed_kd.timing.schedule import check_sample
 
 class BadReplyError(RunError):
     """A reply that the server cannot use: it has NaN or infinite values, or a vector of a wrong size."""
-
-
-def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:
-    """Each call as a job of its own."""
-    return (([place], []) for place in range(len(calls)))
 
 
 class EngineCohort:
@@ -77,19 +71,23 @@ class EngineCohort:
         self._dispatch(step, dict.fromkeys(self._clients, published))
         return self._collected(self._clients, lambda client: self._dispatch(step, {client: published}))
 
-    def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
-        """Send each of the named clients its own message; without messages there are no replies.
+    def scatter(self, step: Step, messages: Mapping[int, Message], later: Later = None) -> Replies:
+        """Send each of the named clients its own message; without any message there are no replies.
 
         Args:
             step: the method's step.
             messages: client id -> its message; the clients must be of the cohort.
+            later: the message of a client that the schedule asks in place of one that replied; None: the
+                schedule asks nobody else. With it there may be no client to begin with, as all are at work.
         Returns: the replies, in client order.
         Raises: RunError if a client is not in the cohort or no usable reply is left.
         """
-        if not messages:
+        if not messages and later is None:
             return self._replies([])
-        self._dispatch(step, {client: self._sender.publish(messages[client]) for client in sorted(messages)})
-        return self._collected(sorted(messages), None)
+        publish = self._sender.publish
+        self._dispatch(step, {client: publish(messages[client]) for client in sorted(messages)})
+        ask = None if later is None else lambda client: self._dispatch(step, {client: publish(later(client))})
+        return self._collected(sorted(messages), ask)
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -137,9 +135,8 @@ class EngineCohort:
         Raises: RunError if the schedule samples clients that are not available.
         """
         wanted = self._schedule.clients_to_ask(progress)
-        if not wanted:
-            return []
-        free = self._queue.available(range(self._run.setting.recipe.partition.clients))
+        clients = range(self._run.setting.recipe.partition.clients)
+        free = self._queue.available(clients) if wanted else []
         if not free:
             return []
         # The draw's number and the run's seed decide the sample; checkpoints keep it for a resumed run.
@@ -147,8 +144,7 @@ class EngineCohort:
         drawn = list(self._schedule.sample(free, wanted, self._run.counters.draws))
         check_sample(drawn, free, len(free) if self._schedule.facts.join_probability else wanted)
         for client in drawn:
-            record = self._records[client]
-            self._records.put(client, record.begun())
+            self._records.put(client, self._records[client].begun())
         return drawn
 
     def _dispatch(self, step: Step, messages: Mapping[int, Published]) -> None:
@@ -159,9 +155,8 @@ class EngineCohort:
                 raise RunError(f"round {self._round}: client {client} is not in the cohort {self._clients}")
             run.counters.dispatches += 1
             call = self._sender.call(client, step, message, number=run.counters.dispatches)
-            record = self._records[client]
             # At dispatch, not at the reply: an observation of a client at work draws from streams of its own.
-            self._records.put(client, record.sent())
+            self._records.put(client, self._records[client].sent())
             self._count(call, "down", message.sizes, len(message.metadata) + self._numbers)
             dispatch = Dispatch(
                 number=call.number,

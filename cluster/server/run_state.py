@@ -1,9 +1,17 @@
-"""The state that all rounds of a run share."""
+"""The state that all rounds of a run share, and how a round's calls are divided into jobs.
+
+Groups follow client order, never hosts. `local.vectorise` says how many clients of one architecture train as
+one program (rayfed_kd/setting/client_groups.py), `local.sum_replies` how many have their replies added at
+their host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.engine.interface import Engine
@@ -33,7 +41,7 @@ class RunState:
         counters: samplings and dispatches so far.
         down, up: encode and decode the parts of messages and of replies.
         features: what the recipe asks for beside plain rounds, in the order in which it is applied.
-        jobs: divides an exchange's calls into jobs, each for one host; see `grouping`.
+        jobs: divides an exchange's calls into jobs, each for one host; see `jobs_of`.
     """
 
     setting: Setting
@@ -47,3 +55,61 @@ class RunState:
     up: Wire
     features: tuple[RoundFeature, ...]
     jobs: Jobs
+
+
+def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:
+    """Each call as a job of its own."""
+    return (([place], []) for place in range(len(calls)))
+
+
+def jobs_of(setting: Setting) -> Jobs:
+    """How a setting's exchanges are divided into jobs."""
+    if setting.groups.size == 1 and setting.recipe.local.sum_replies == "off":
+        return one_by_one
+    return partial(jobs, setting=setting)
+
+
+def jobs(calls: Sequence[StepCall], setting: Setting) -> Iterator[tuple[list[int], list[int]]]:
+    """Divide an exchange's calls into jobs, each for one host: groups, or all whose replies it sums.
+
+    `local.sum_replies` calls in a row are summed, in the last job perhaps fewer. Groups lie within jobs.
+
+    Args:
+        calls: the exchange's calls, in client order.
+        setting: says how many train together, how many are summed, and the clients' architectures.
+    Yields: for each job places in `calls`, group by group, and the groups' sizes if its replies are summed;
+        else no sizes. A group of one is a plain step.
+    """
+    most = setting.recipe.local.sum_replies
+    if most == "off":
+        yield from ((places, []) for places in _groups(calls, setting))
+        return
+    for start in range(0, len(calls), most):
+        groups = _groups(calls[start : start + most], setting)
+        yield [start + place for places in groups for place in places], [len(one) for one in groups]
+
+
+def _groups(calls: Sequence[StepCall], setting: Setting) -> list[list[int]]:
+    """Places in `calls`, group by group."""
+    if setting.groups.size == 1:
+        return [[place] for place in range(len(calls))]
+    # Groups start in the order of their first clients, also with several architectures.
+    return sorted(
+        part for places in _alike(calls, setting).values() for part in _parts(places, setting.groups.size)
+    )
+
+
+def _alike(calls: Sequence[StepCall], setting: Setting) -> Mapping[str, list[int]]:
+    """Architecture -> places of its clients' calls, in client order."""
+    places_by_model: dict[str, list[int]] = {}
+    for place, call in enumerate(calls):
+        name = setting.architectures.of_client(call.facts.client)
+        places_by_model.setdefault(name, []).append(place)
+    return places_by_model
+
+
+def _parts(places: Sequence[int], most: int) -> list[list[int]]:
+    """Split `places`, in order, into as few parts of at most `most` as possible, of about equal size."""
+    count = math.ceil(len(places) / most)
+    cuts = [len(places) * part // count for part in range(count + 1)]
+    return [list(places[start:stop]) for start, stop in pairwise(cuts)]

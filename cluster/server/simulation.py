@@ -19,19 +19,16 @@ from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features.loading import features_of
-from rayfed_kd.cluster.server.grouping import jobs_of
-from rayfed_kd.cluster.server.observed_clients import ObservedClients
 from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
-from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.run_state import RunState, jobs_of
+from rayfed_kd.cluster.server.sender import ObservedClients
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
-from rayfed_kd.protocol.evaluated import check_evaluated
-from rayfed_kd.protocol.shown import check_shown
+from rayfed_kd.protocol.evaluated import check_evaluated, check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.recipe.seeds import global_stream
-from rayfed_kd.results.stopping import StopRule
 from rayfed_kd.setting.setting import Setting
 
 GRACE_S = 5.0  # how long a stopped run waits for its last evaluation
@@ -53,7 +50,7 @@ class Simulation:
         checkpointer: writes checkpoints; None: there are none.
         models: after `run`, the models of the last evaluated round.
         tell: called with each line that the user should read.
-        stop_rules: say after which round the run ends before its last; the recorder gives them the rounds.
+        why_ended: why the run ends before its last round, as the recorder knows; empty: it goes on.
         evaluator: evaluates the models of the rounds that are due.
         run_state: after `begin`, the state that all rounds share.
     """
@@ -65,7 +62,7 @@ class Simulation:
     checkpointer: Checkpointer | None = None
     models: Mapping[str, Evaluable] = field(default_factory=dict)
     tell: Callable[[str], None] = lambda line: None
-    stop_rules: Sequence[StopRule] = ()
+    why_ended: Callable[[], str] = lambda: ""
     run_state: RunState = field(init=False)
     _stopping: bool = False
     _asked_rounds: bool = False
@@ -96,7 +93,7 @@ class Simulation:
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         start = self.begin(start)
-        ended = self._ended()
+        ended = self._ended(start.round)
         if ended or start.round == self.setting.recipe.rounds:  # killed after its last round, before its end
             self.models = self._evaluated(start.round, start.server)
         # The run before its last complete round, and after it. One assignment a round, as Ctrl-C in a run
@@ -109,7 +106,7 @@ class Simulation:
                     raise StoppedError(f"stopped after round {round_index - 1}")
                 server = self.round(round_index, known[1].server)
                 known = known[1], self.snapshot(round_index, server)
-                ended = self._ended()
+                ended = self._ended(round_index)
                 last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
                 if last or self._checkpoint_due(round_index):
@@ -131,11 +128,11 @@ class Simulation:
                 self._end_early(*known)
             raise
 
-    def _ended(self) -> bool:
-        """Whether a stop rule ends the run after its last complete round, whose evaluation it goes by."""
-        if self.stop_rules:
+    def _ended(self, round_index: int) -> bool:
+        """Whether the run ends after this round: by its evaluation, or as its listener has asked."""
+        if self.setting.recipe.stop is not None:
             self._settled()
-        return any(rule.why for rule in self.stop_rules)
+        return bool(self.why_ended()) and self._due(round_index)
 
     def _end_early(self, before: Snapshot, after: Snapshot) -> None:
         """Save the newest round that is complete and recorded.
@@ -198,8 +195,7 @@ class Simulation:
 
     def _check_storable(self, server: Any, when: str) -> None:
         """Raise UnstorableError if a checkpoint cannot hold this state, long before one is due."""
-        who = f"the server of {type(self.setting.method).__name__}"
-        check_storable(server, f"{who}, {when}: the state")
+        check_storable(server, f"the server of {type(self.setting.method).__name__}, {when}: the state")
 
     def snapshot(self, round_index: int, server: Any) -> Snapshot:
         """The run's state after round `round_index`; its records are the live mapping, not a copy."""
@@ -218,10 +214,9 @@ class Simulation:
         )
 
     def _checkpoint_due(self, round_index: int) -> bool:
-        keeper = self.checkpointer
-        return keeper is not None and checkpoint_due(
-            keeper.recipe, round_index, time.monotonic() - keeper.saved_at
-        )
+        if (keeper := self.checkpointer) is None:
+            return False
+        return checkpoint_due(keeper.recipe, round_index, time.monotonic() - keeper.saved_at)
 
     def _save(self, snapshot: Snapshot) -> None:
         if self.checkpointer is not None and snapshot.round > 0:

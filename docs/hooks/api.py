@@ -18,8 +18,11 @@ FIRST = ("method", "messages", "contexts", "evaluated", "staleness", "schedule",
 def names_by_module() -> dict[str, list[str]]:
     """Module -> the names that it defines, in the module's order; "" has aliases of types and constants."""
     package = importlib.import_module(PACKAGE)
+    # `import X as X`: that is how a package exports a name.
+    imports = [n for n in ast.parse(inspect.getsource(package)).body if isinstance(n, ast.ImportFrom)]
+    exported = sorted(alias.name for one in imports for alias in one.names if alias.name == alias.asname)
     names = defaultdict(list)
-    for name in package.__all__:
+    for name in exported:
         thing = getattr(package, name)
         defined_here = inspect.isfunction(thing) or (
             inspect.isclass(thing) and thing.__module__.startswith("rayfed_kd.")

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.compare import compare_runs as compare
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
@@ -38,6 +38,7 @@ PAGES = tuple(
     for name in (
         "measured/results",
         "measured/leaderboard",
+        "measured/asynchronous",
         "measured/tables",
         "guide/codecs",
         "guide/privacy",

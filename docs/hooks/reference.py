@@ -25,6 +25,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.recipe.sections.torch_optimizers import OPTIMIZERS, defaults, torch_class
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.results.trackers.tracking import TRACKERS
 from rayfed_kd.setting.metrics import METRICS
 from rayfed_kd.timing import StalenessRule
 from rayfed_kd.timing.staleness import STALENESS_RULES
@@ -44,6 +45,7 @@ OPTIONS_BELOW = {
     "schedule": "[Schedules](#schedules)",
     "clock": "[Clocks](#clocks)",
     "evaluation.metrics": "[Metrics](#metrics)",
+    "results.trackers": "[Trackers](#trackers)",
 }
 
 
@@ -187,6 +189,11 @@ def codecs() -> str:
     return _things("codec", CODECS, options_model)
 
 
+def trackers() -> str:
+    """Trackers."""
+    return _things("tracker", TRACKERS, options_model)
+
+
 def optimizers() -> str:
     """The optimisers of `torch.optim`, with all options and their defaults; SGD and Adam have two of ours."""
     heading = ("optimiser", "class", "options", "example")
@@ -269,6 +276,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "staleness": staleness,
     "clocks": clocks,
     "codecs": codecs,
+    "trackers": trackers,
 }
 
 

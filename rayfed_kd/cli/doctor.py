@@ -1,60 +1,123 @@
-"""What `rayfed-kd doctor` prints: versions, torch, GPUs, torchvision, data, the machines that Ray sees."""
+"""What `rayfed-kd doctor` prints: versions, torch, GPUs, torchvision, data, the machines that Ray sees.
+
+Of GPUs it prints what the driver's own tool and torch say.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.results.folder import environment
 
+QUERY = "index,name,compute_cap,memory.total,memory.used,compute_mode,driver_version"
+EXACT_FROM = (8, 0)  # the least compute capability that has tf32 and bf16
+SMI_S = 20.0  # a driver that hangs must not hang `doctor`
+LONGEST = 400  # letters of what they say
 
-def report_lines(address: str | None) -> Iterator[str]:
-    """The report, line by line; what takes long comes last.
+
+Fact = tuple[str, str]  # a name, indented where it belongs to the one above, and what is said of it
+
+
+def gpu_facts() -> Iterator[Fact]:
+    """A fact for each GPU, then what the driver or torch complains of."""
+    listed, fault = _ask_driver()
+    for values in listed:
+        index, name, capability, total, used, mode, driver = values
+        major, minor = (int(part) for part in capability.split("."))
+        alone = "" if (major, minor) >= EXACT_FROM else "; local.precision: fp32 alone"
+        shared = "" if mode == "Default" else f"; compute mode {mode}: a server and hosts cannot share it"
+        said = f"{name}, capability {capability}, {total} MiB, of which {used} are taken"
+        yield f"GPU {index}", f"{said}; driver {driver}{alone}{shared}"
+    # The driver first: torch takes memory of each GPU when it begins with them.
+    if fault is None and listed:
+        fault = _ask_torch(len(listed))
+    if fault is not None:
+        yield "GPU fault", shortened(" ".join(fault.split()), LONGEST)
+
+
+def _ask_driver() -> tuple[list[list[str]], str | None]:
+    """The values of `QUERY` for each GPU, and why there are none; nothing of both without nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return [], None
+    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi fails: {error}"
+    listed = [[value.strip() for value in line.split(",")] for line in asked.stdout.splitlines() if line]
+    if asked.returncode or any(len(values) != QUERY.count(",") + 1 for values in listed):
+        return [], f"nvidia-smi fails: {asked.stdout} {asked.stderr}"
+    return listed, None
+
+
+def _ask_torch(gpus: int) -> str | None:
+    """What torch says when it begins with the GPUs; None if it sees all of them and says nothing."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.get_device_properties(index)
+        except (RuntimeError, AssertionError) as error:  # an old driver, a hidden GPU; a torch without CUDA
+            return f"torch {torch.__version__}: {error}"
+    if said:
+        return f"torch {torch.__version__}: {said[0].message}"
+    seen, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if seen == gpus else f"torch sees {seen} of {gpus} GPUs: CUDA_VISIBLE_DEVICES is {visible!r}"
+
+
+def report(address: str | None) -> Iterator[Fact]:
+    """The report, fact by fact; what takes long comes last.
 
     Args:
         address: HOST:PORT of a Ray cluster; None: RAY_ADDRESS, else a private Ray is started.
     """
     facts = environment("none")
-    yield f"python        {platform.python_version()} on {facts['system']}"
-    yield f"packages      {', '.join(f'{name} {version}' for name, version in facts['packages'].items())}"
-    yield from _torch_lines()
-    yield from _data_lines()
-    yield from _ray_lines(address or os.environ.get("RAY_ADDRESS"))
+    yield "python", f"{platform.python_version()} on {facts['system']}"
+    yield "packages", ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    yield from _torch_facts()
+    yield from _data_facts()
+    yield from _ray_facts(address or os.environ.get("RAY_ADDRESS"))
 
 
-def _torch_lines() -> Iterator[str]:
+def _torch_facts() -> Iterator[Fact]:
     import torch
 
-    from rayfed_kd.cli.gpus import gpu_lines
     from rayfed_kd.recipe.torchvision_import import torchvision_state
 
-    driver = list(gpu_lines())  # first: from the next line on this process itself holds memory of each GPU
+    driver = list(gpu_facts())  # first: from the next line on this process itself holds memory of each GPU
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     kernels = torch.backends.cpu.get_cpu_capability()
-    yield f"torch sees    {os.cpu_count()} cores ({kernels}), GPUs: {', '.join(gpus) or 'none'}"
+    yield "torch sees", f"{os.cpu_count()} cores ({kernels}), GPUs: {', '.join(gpus) or 'none'}"
     yield from driver
-    yield f"torchvision   {torchvision_state()}"
+    yield "torchvision", torchvision_state()
 
 
-def _data_lines() -> Iterator[str]:
+def _data_facts() -> Iterator[Fact]:
     from rayfed_kd.data import OWN_FILES, SOURCES
     from rayfed_kd.data.loading import find_source
 
     folder = Path(os.environ.get("RAYFED_KD_DATA", "data"))
-    yield f"data folder   {folder.resolve()}"
+    yield "data folder", str(folder.resolve())
     for name in (source for source in SOURCES if source not in OWN_FILES):
         try:
             source = find_source(name, None, {})
-            yield f"  {name:<16}found, {len(source.files)} file(s)"
+            yield f"  {name}", f"found, {len(source.files)} file(s)"
         except (DataError, RecipeError) as error:
             where = str(error).partition(":")[2].strip()
-            yield f"  {name:<16}not found; {where or error}"
+            yield f"  {name}", f"not found; {where or error}"
 
 
-def _ray_lines(address: str | None) -> Iterator[str]:
+def _ray_facts(address: str | None) -> Iterator[Fact]:
     from rayfed_kd.experiment.running import ray_machines
 
     machines = ray_machines(address)
@@ -64,13 +127,9 @@ def _ray_lines(address: str | None) -> Iterator[str]:
         node = machine.node
         # On a private Ray the server's share comes on top of the machine's cores.
         share = "" if address else " (one for the server, which sleeps while clients train)"
-        yield (
-            f"ray machine {index}  {machine.machine} at {machine.address}: {node.cpus:g} CPU{share}, "
-            f"{node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{node.own}"
-        )
+        has = f"{node.cpus:g} CPU{share}, {node.gpus:g} GPU, {node.memory_bytes / 2**30:.1f} GiB{node.own}"
+        yield f"ray machine {index}", f"{machine.machine} at {machine.address}: {has}"
         gpus, code = ", ".join(machine.gpus) or "none", machine.difference or "as here"
-        yield f"  GPUs of {index}     {gpus}; code: {code}"
-        yield (
-            f"  store of {index}    64 MiB into its object store {machine.put_mb_s:,.0f} MB/s, "
-            f"{out} {machine.get_mb_s:,.0f} MB/s"
-        )
+        yield f"  GPUs of {index}", f"{gpus}; code: {code}"
+        speeds = f"{machine.put_mb_s:,.0f} MB/s, {out} {machine.get_mb_s:,.0f} MB/s"
+        yield f"  store of {index}", f"64 MiB into its object store {speeds}"

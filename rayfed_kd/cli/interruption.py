@@ -110,17 +110,12 @@ class Interruptions:
         self._presses += 1
         if self._presses == 1:
             self._call()
-            _answer(IN_A_RUN if _folders_under_way() else BEFORE_A_RUN)
+            _answer(IN_A_RUN if _ways_on() else BEFORE_A_RUN)
             raise KeyboardInterrupt
-        _answer(f"left at once: {self._way_on() or 'nothing was begun'}")
+        whole = f"{self._whole_command} goes on" if self._whole_command else ""
+        _answer(f"left at once: {whole or '; '.join(_ways_on()) or 'nothing was begun'}")
         # No exception: what is under way, as a picture, would be waited for.
         os._exit(EXIT_INTERRUPTED)
-
-    def _way_on(self) -> str:
-        if self._whole_command:
-            return f"{self._whole_command} goes on"
-        running = sys.modules.get(RESUMABILITY)
-        return "" if running is None else "; ".join(map(running.way_on, running.RUNS_UNDER_WAY))
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         signal.alarm(0)  # Ray's own handler, which came first, would abort the process after 3 s
@@ -141,6 +136,7 @@ def _answer(text: str) -> None:
         os.write(sys.stderr.fileno(), line.encode())
 
 
-def _folders_under_way() -> Sequence[os.PathLike[str]]:
+def _ways_on() -> list[str]:
+    """How each run under way goes on."""
     running = sys.modules.get(RESUMABILITY)
-    return [] if running is None else list(running.RUNS_UNDER_WAY)
+    return [] if running is None else [*map(running.way_on, running.RUNS_UNDER_WAY)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
 from rayfed_kd.cli.options import ADDRESS, JSON
@@ -67,15 +65,14 @@ def models(*, as_json: bool) -> None:
 @JSON
 def doctor(address: str | None, *, as_json: bool) -> None:
     """Tell which machines Ray sees, what torch and torchvision can do, and which data is found."""
-    from rayfed_kd.cli.doctor import report_lines
+    from rayfed_kd.cli.doctor import report
     from rayfed_kd.cli.listing import echo_json
 
-    lines = report_lines(address)
-    if as_json:  # a line is a name, two blanks or more, and what is said of it
-        echo_json(dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in lines))
+    if as_json:
+        echo_json({name.strip(): said for name, said in report(address)})
     else:
-        for line in lines:
-            click.echo(line)
+        for name, said in report(address):
+            click.echo(f"{name:<18}{said}")
 
 
 COMMANDS = (recipes, methods, models, doctor)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from rayfed_kd.cli import listing_commands, run_commands, study_commands
+from rayfed_kd.cli import data_commands, listing_commands, run_commands, study_commands
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.errors import RayfedError, RecipeError
 
@@ -31,7 +31,7 @@ def commands(context: click.Context) -> None:
     context.ensure_object(Interruptions)  # `main` gives its own, whose handlers are in place
 
 
-for _module in (run_commands, study_commands, listing_commands):
+for _module in (run_commands, study_commands, listing_commands, data_commands):
     for _command in _module.COMMANDS:
         commands.add_command(_command)
 

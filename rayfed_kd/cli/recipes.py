@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from rayfed_kd.recipe.shipped import KINDS_BY_FOLDER, Kind, last_part, purpose, shipped_files
 from rayfed_kd.recipe.yaml_documents import load_yaml
@@ -21,8 +19,9 @@ def shipped() -> Iterator[dict[str, str]]:
     for kind in TITLES:
         for full, path in shipped_files(kind).items():
             name = last_part(full) if kind in KINDS_BY_FOLDER.values() else full
-            facts = {"kind": kind, "name": name, **_facts(kind, path)}
-            yield {**facts, "purpose": purpose(path), "file": str(path)}
+            content = load_yaml(path.read_text(encoding="utf8")) if kind == "recipe" else {}
+            facts = {key: content[key]["name"] for key in ("method", "data") if content}
+            yield {"kind": kind, "name": name, **facts, "purpose": purpose(path), "file": str(path)}
 
 
 def shipped_lines(width: int | None) -> Iterator[str]:
@@ -39,11 +38,3 @@ def shipped_lines(width: int | None) -> Iterator[str]:
         for row in rows:
             line = "  ".join(cell.ljust(columns) for cell, columns in zip(row, widths, strict=True)).rstrip()
             yield f"  {line}"[:width]
-
-
-def _facts(kind: Kind, path: Path) -> dict[str, str]:
-    """A recipe's method and data; nothing for other kinds."""
-    if kind != "recipe":
-        return {}
-    content: dict[str, Any] = load_yaml(path.read_text(encoding="utf8"))
-    return {key: content[key]["name"] for key in ("method", "data")}

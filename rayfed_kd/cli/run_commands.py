@@ -128,7 +128,7 @@ def partition(recipe: str, overrides: tuple[str, ...], out: Path) -> None:
     """Draw RECIPE's partition: pictures, partition.parquet, and a table of the clients."""
     from rich.console import Console
 
-    from rayfed_kd.experiment.partitioning import partition as draw_partition
+    from rayfed_kd.experiment.preparation import partition as draw_partition
 
     drawn = draw_partition(recipe, overrides)
     paths = drawn.save(out)

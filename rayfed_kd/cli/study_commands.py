@@ -11,7 +11,7 @@ import click
 
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.cli.options import ADDRESS, AGAINST, ESTIMATE, JSON, OVERRIDES, RECIPE, UserPath, each_once
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError, RunError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,7 @@ MOST_SEEDS = 10_000  # each is a run of every row
 @click.option("--only", multiple=True, metavar="LABEL", help="Run this row and no other; repeatable.")
 @click.option("--without", multiple=True, metavar="LABEL", help="Leave this row out; repeatable.")
 @AGAINST
+@click.option("--paper", is_flag=True, help="Write a paper's files, too: table.tex, figures as PDF and SVG.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time on Ray. Default: as many as have room.")
 @click.option("--folder", type=UserPath(), help="Where runs and tables go. Default: the study's folder.")
 @click.option("--local", is_flag=True, help="Run in this process, one run after another, without Ray.")
@@ -83,7 +84,7 @@ def compare(
     from rayfed_kd.comparison.checking import check_studies
     from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
-    from rayfed_kd.comparison.writers.claim_table import claims_without_model
+    from rayfed_kd.comparison.writers.all_tables import claims_without_model
     from rayfed_kd.results.study_console import StudyConsole
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
@@ -132,8 +133,7 @@ def _offer_report(folder: Path) -> None:
 
 def _show_estimates(studies: Sequence[Study]) -> None:
     """Estimate each row of each table, and all of them together."""
-    from rayfed_kd.comparison.row_estimates import estimate_rows
-    from rayfed_kd.results.summary_table import counted
+    from rayfed_kd.comparison.planning import estimate_rows
     from rayfed_kd.results.time_left import clock_text
 
     seconds = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rayfed_kd.algorithms import METHODS
@@ -10,12 +11,13 @@ from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
-from rayfed_kd.errors import RecipeError, naming, nearest, quoted
+from rayfed_kd.errors import RecipeError, naming, quoted
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.names import nearest_model
 from rayfed_kd.results.summary import HEADLINES
 
 # Of points a smaller margin is next to nothing; of fractions, the unit before 0.2, it was usual.
@@ -29,11 +31,17 @@ def check_studies(studies: Sequence[Study]) -> None:
     """Check all tables of a study, before the first one's runs take hours.
 
     Raises:
-        RecipeError, DataError: as `check_study` and `check_data`.
+        RecipeError: as `check_study`.
+        DataError: the data of runs that are not finished is not on this machine.
     """
+    from rayfed_kd.setting.loading import find_data
+
     for study in studies:
         check_study(study)
-        check_data(study)
+        # Of all tables first: the last one's data must not be missed after hours of runs.
+        unfinished = next((run for run in plan_runs(study) if not run.done), None)
+        if unfinished is not None:  # all rows have the same data
+            find_data(load_recipe(unfinished.source, unfinished.overrides))
 
 
 def check_study(study: Study) -> None:
@@ -47,24 +55,6 @@ def check_study(study: Study) -> None:
     """
     with naming(study.source or None):
         resolve_recipes(study, plan_runs(study))
-
-
-def check_data(study: Study) -> None:
-    """Check that the data of the runs that are not finished is on this machine.
-
-    A command checks all its tables first: the last one's data must not be missed after hours of runs.
-
-    Args:
-        study: one table's study.
-
-    Raises:
-        DataError: the data is missing.
-    """
-    from rayfed_kd.setting.loading import find_data
-
-    unfinished = next((run for run in plan_runs(study) if not run.done), None)
-    if unfinished is not None:  # all rows have the same data
-        find_data(load_recipe(unfinished.source, unfinished.overrides))
 
 
 def resolve_recipes(study: Study, planned: Sequence[PlannedRun]) -> list[Recipe]:
@@ -103,10 +93,14 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
             f"runs: {', '.join(map(quoted, labels))}: two rows have the same label; a study file gives each "
             "its own"
         )
-    if isinstance(study.target, TargetRun) and study.target.run not in labels:
-        raise RecipeError(f"target.run: {study.target.run!r} is no row; there are {labels}")
+    if isinstance(study.target, TargetRun):
+        check_names("target.run", [study.target.run], labels)
     if study.baseline is not None:
         check_names("baseline", [study.baseline], labels)
+    if study.paper is not None:
+        check_names("paper.rows", study.paper.rows, labels)
+        if study.paper.style is not None and not Path(study.paper.style).is_file():
+            raise RecipeError(f"paper.style: there is no file {study.paper.style}")
     for model, row in study.baselines.items():
         check_names(f"baselines.{model}", [row], labels)
     for place, claim in enumerate(study.claims):
@@ -118,23 +112,28 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
                 f"Expected 0, or at least {LEAST_MARGIN:g}; write 1.0 for one point"
             )
     for run in study.runs:
-        if run.against is not None and run.against not in labels:
-            raise RecipeError(f"runs: {run.label}: against: {run.against!r} is no row; there are {labels}")
+        if run.against is not None:
+            check_names(f"runs: {run.label}: against", [run.against], labels)
 
 
 def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:
     """Check that some method calls a model as the study does, unless a row's method does not say."""
-    named = study.models or study.baselines
-    evaluated = [set(evaluated_models(recipe)) for recipe in recipes] if named else []
+    named = {
+        "models": study.models,
+        "baselines": study.baselines,
+        "published.models": [model for published in study.published for model in published.models],
+        "runs.published": [m for run in study.runs if isinstance(run.published, dict) for m in run.published],
+    }
+    evaluated = [set(evaluated_models(recipe)) for recipe in recipes] if any(named.values()) else []
     if not all(evaluated):
         return
-    for where, models in (("models", study.models), ("baselines", study.baselines)):
+    for where, models in named.items():
         for model in models:
             # The study may be a part of one: its other rows evaluate what these do not.
             if model not in set.union(*evaluated) and model not in (names := _model_names()):
                 raise RecipeError(
                     f"{where}: no method evaluates a model {model!r}; there are {', '.join(names)}.",
-                    hint=nearest(model, names),
+                    hint=nearest_model(model, names),
                 )
 
 
@@ -176,7 +175,7 @@ def _check_claimed_models(study: Study, recipes: Mapping[str, Recipe]) -> None:
                 raise RecipeError(
                     f"claims[{place}]: the row {quoted(row.run)} has no model {row.model!r}: "
                     f"{recipes[row.run].method.name} evaluates {', '.join(models)}.",
-                    hint=nearest(row.model, models),
+                    hint=nearest_model(row.model, models),
                 )
 
 
@@ -200,24 +199,17 @@ def _check_published(study: Study) -> None:
     printed_lines = [line for published in study.published for line in _printed_lines(published)]
     for published in study.published:
         check_names("published.rows", published.rows, study.labels)
-    printed_names = [line["label"] for line in printed_lines]
+    printed_names = dict.fromkeys(line["label"] for line in printed_lines)
     for run in study.runs:
         names = run.published.values() if isinstance(run.published, dict) else filter(None, [run.published])
-        for name in names:
-            if name not in printed_names:
-                valid = ", ".join(dict.fromkeys(printed_names))
-                raise RecipeError(
-                    f"runs: {run.label}: published: {name!r} is not printed; there are {valid}.",
-                    hint=nearest(name, printed_names),
-                )
+        check_names(f"runs: {run.label}: published", names, printed_names)
 
 
 def _printed_lines(published: Published) -> list[dict[str, Any]]:
     lines = published_lines(published.paper, published.table, published.where)
-    metrics = {metric for line in lines for metric in line["values"]}
-    if published.metric is not None and published.metric not in metrics:
-        valid = ", ".join(sorted(metrics))
-        raise RecipeError(f"published.metric: {published.metric!r}: table {published.table} prints {valid}")
+    if published.metric is not None:
+        metrics = sorted({metric for line in lines for metric in line["values"]})
+        check_names("published.metric", [published.metric], metrics)
     return lines
 
 

@@ -1,30 +1,99 @@
-"""`rayfed_kd.compare`: a study, or recipes as rows, from Python."""
+"""`rayfed_kd.compare`: a study, or recipes as rows, from Python.
+
+It runs what is missing of a study, reads the numbers of all its runs, and writes a comparison's files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.comparison.checking import check_studies
-from rayfed_kd.comparison.comparing import compare as compare_runs
+import pyarrow.parquet as pq
+
+from rayfed_kd.comparison.checking import check_studies, resolve_recipes
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import AxisName
+from rayfed_kd.comparison.controls import uncontrolled
+from rayfed_kd.comparison.costs import AxisName, read_totals
+from rayfed_kd.comparison.curves import read_curves
+from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
+from rayfed_kd.comparison.row_notes import row_notes, with_stop_as_target
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import Sources, select_studies
-from rayfed_kd.comparison.writers.files import write_comparison
-from rayfed_kd.comparison.writers.markdown import render_markdown
-from rayfed_kd.experiment.result import Tell
+from rayfed_kd.comparison.writers.all_tables import render_markdown
+from rayfed_kd.comparison.writers.latex import render_latex
+from rayfed_kd.comparison.writers.parquet import comparison_table
+from rayfed_kd.errors import RecipeError, in_words, naming
+from rayfed_kd.experiment.result import OnEvent, Tell
+from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, written_aside
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-    from rayfed_kd.results.study_console import Work
+
+def compare_runs(
+    study: Study,
+    *,
+    run: Callable[[Sequence[PlannedRun]], None],
+    tell: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Run what is missing of a study, and compare all its runs.
+
+    Args:
+        study: one table's study.
+        run: runs the runs that it is given and, when one is finished, renames its folder from
+            `unfinished_folder`; `rayfed_kd.comparison.runs.run_each` is one.
+        tell: called with a line that says how many runs are finished already.
+
+    Raises:
+        RecipeError: the study or one of its recipes is bad; raised before the first run.
+        RunError: a run failed.
+    """
+    with naming(study.source or None):
+        planned = plan_runs(study)
+        recipes = resolve_recipes(study, planned)
+    study = with_stop_as_target(study, recipes)
+    _check_code(planned)
+    missing = [one for one in planned if not one.done]
+    if len(missing) < len(planned):
+        tell(f"{len(planned) - len(missing)} of {len(planned)} runs are finished in {study.folder}")
+    if missing:
+        run(missing)
+    recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
+    notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
+    totals = {(one.label, one.seed): read_totals(one.folder) for one in planned}
+    return Comparison(study, read_curves(planned), totals, notes)
+
+
+def _check_code(planned: Sequence[PlannedRun]) -> None:
+    """Refuse a table of runs that were made with another version of the user's own code than is there now.
+
+    Raises: RecipeError
+    """
+    from rayfed_kd.results.folder import changed_own_code
+
+    for run in planned:
+        if run.done and (changed := changed_own_code(run.folder)):
+            raise RecipeError(
+                f"{run.name}: {run.folder} was made with another {changed[0]}.py; move or delete the folder "
+                "to run it anew, give another --folder, or put the file back"
+            )
+
+
+def _other_seeds(study: Study) -> list[str]:
+    """A sentence on seeds that every row has run with, and that the table leaves out."""
+    folder = Path(study.folder)
+    by_row = (finished_seeds(folder, label) for label in study.labels)
+    others = sorted(set[int].intersection(*by_row) - set(study.seeds))
+    if not others:
+        return []
+    listed = in_words(map(str, others))
+    return [f"the folder has runs of all rows with seeds {listed}, too: --add-seeds 0 shows them"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +102,7 @@ class ComparisonResult:
 
     Attributes:
         comparison: its numbers.
-        files: what was written: comparison.md, .tex and .parquet, and pictures.
+        files: what was written: comparison.md, .tex and .parquet, pictures, and files for a paper.
     """
 
     comparison: Comparison
@@ -46,8 +115,6 @@ class ComparisonResult:
 
     def table(self) -> pa.Table:
         """A row for each run, model, metric and statistic, as Arrow; comparison.parquet has the same."""
-        from rayfed_kd.comparison.writers.parquet import comparison_table
-
         return comparison_table(self.comparison)
 
     def plot(self, metric: str | None = None, against: AxisName | None = None) -> Figure:
@@ -87,10 +154,12 @@ def compare(
     only: Sequence[str] = (),
     without: Sequence[str] = (),
     against: Sequence[str] = (),
+    paper: bool = False,
     local: bool = False,
     jobs: int | None = None,
     address: str | None = None,
     add_seeds: int | None = None,
+    on_event: OnEvent | None = None,
     tell: Tell = lambda line: None,
     **keys: Any,
 ) -> list[ComparisonResult]:
@@ -107,9 +176,11 @@ def compare(
         tables, only, without: names of tables to keep, of rows to keep, and of rows to leave out.
         against: what to draw the headline over, beside what the study names: bytes, bytes_up, bytes_down,
             epsilon, local_epsilon, sim_s or wall_s.
+        paper: write a paper's files as well: table.tex, and curves and intervals as PDF and SVG.
         local: run in this process, one run after another, without Ray.
         jobs: runs at a time on Ray; None: as many as have room.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
+        on_event: called after each round of each run, as in `run`; the event's `run` says of which.
         tell: called with a line when a run starts and when it ends.
 
     Returns: one for each table of the study.
@@ -130,29 +201,59 @@ def compare(
         only=only,
         without=without,
         against=against,
+        paper=paper,
     )
     check_studies(studies)
-    return [compare_study(one, local=local, jobs=jobs, address=address, tell=tell) for one in studies]
+    return [
+        compare_study(one, local=local, jobs=jobs, address=address, tell=tell, on_event=on_event)
+        for one in studies
+    ]
 
 
-def compare_study(
-    study: Study,
-    *,
-    local: bool,
-    jobs: int | None,
-    address: str | None,
-    tell: Tell,
-    work: Work | None = None,
-) -> ComparisonResult:
+def compare_study(study: Study, *, tell: Tell, **running: Any) -> ComparisonResult:
     """Run what is missing of one table, and write it.
 
     Args:
         study: the table's.
-        local, jobs, address, tell: as in `compare`.
-        work: is kept up with how far each run is.
+        tell: as in `compare`.
+        running: further arguments of `run_each`.
 
     Raises: as `compare`.
     """
-    run_missing = partial(run_each, local=local, address=address, jobs=jobs, tell=tell, work=work)
-    comparison = compare_runs(study, run=run_missing, tell=tell)
+    comparison = compare_runs(study, run=partial(run_each, tell=tell, **running), tell=tell)
     return ComparisonResult(comparison, write_comparison(comparison, Path(study.folder)))
+
+
+WAIT_S = 60.0  # for another comparison that writes to the same folder
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write comparison.md, .tex and .parquet, pictures of curves, and what the study has for a paper.
+
+    What an earlier comparison wrote under the same names is replaced.
+
+    Args:
+        comparison: what is written.
+        folder: made if it is not there.
+
+    Returns: the paths of all files.
+
+    Raises:
+        RecipeError: the folder cannot be written, or another process has been writing to it for a minute.
+    """
+    # Matplotlib takes a second to load: not before there is something to write.
+    from rayfed_kd.comparison.writers.pictures import write_pictures
+
+    markdown, latex, parquet = (folder / f"comparison.{suffix}" for suffix in ("md", "tex", "parquet"))
+    with locked_folder(folder, "--folder", "writing a comparison", WAIT_S):
+        remove_unfinished(folder)
+        atomic_write(markdown, render_markdown(comparison) + "\n")
+        atomic_write(latex, render_latex(comparison) + "\n")
+        with written_aside(parquet) as aside:
+            pq.write_table(comparison_table(comparison), aside)
+        pictures = write_pictures(comparison, folder)
+        if comparison.study.paper is not None:
+            from rayfed_kd.comparison.writers.paper import write_paper
+
+            pictures += write_paper(comparison, comparison.study.paper, folder / "paper")
+    return [markdown, latex, parquet, *pictures]

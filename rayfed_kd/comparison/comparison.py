@@ -15,10 +15,10 @@ from typing import Any
 from rayfed_kd.comparison.costs import MIB, AxisName, RunTotals
 from rayfed_kd.comparison.curves import Curve, CurveKey
 from rayfed_kd.comparison.differences import Difference, JudgedClaim, Row, paired_difference
-from rayfed_kd.comparison.published.paper_rows import PaperRows, PrintedValue, rank_correlation
+from rayfed_kd.comparison.published import PaperRows, PrintedValue, rank_correlation
 from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.results.model_names import unlike_models
+from rayfed_kd.results.names import unlike_models
 from rayfed_kd.results.summary import HEADLINES, METRICS
 
 STATISTICS = ("last", "best", "mean of last")

@@ -1,7 +1,7 @@
 """Rows that a comparison adds to methods on labelled public samples: what the labels do alone.
 
 With labels at the server or on a public set, accuracy says little about what clients teach one another: in
-arXiv 2607.01272 a student of a teacher at chance learns from the labels alone.
+Aiersilan 2026, arXiv 2607.01272, a student of a teacher at chance learns from the labels alone.
 """
 
 from __future__ import annotations

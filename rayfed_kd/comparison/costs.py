@@ -126,8 +126,7 @@ def read_totals(folder: Path) -> RunTotals:
     )
     costs, spent = costs_by_round(rounds.to_pylist(), privacy.to_pylist()), privacy.to_pylist()
     raw = _raw_bytes(messages)
-    last = max(costs)
-    return RunTotals(costs[last], raw["up"], raw["down"], spent[-1] if spent else None)
+    return RunTotals(costs[max(costs)], raw["up"], raw["down"], spent[-1] if spent else None)
 
 
 def _raw_bytes(messages: pa.Table) -> dict[str, int]:

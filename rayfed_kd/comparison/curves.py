@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from rayfed_kd.comparison.costs import Cost, costs_by_round
-from rayfed_kd.results.score_names import is_score, smaller_is_better, with_scores
+from rayfed_kd.results.names import is_score, smaller_is_better, with_scores
 from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
 from rayfed_kd.results.tables import read_table
 

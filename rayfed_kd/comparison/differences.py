@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from rayfed_kd.comparison.studies import Claim
-from rayfed_kd.results.score_names import is_score
+from rayfed_kd.results.names import is_score
 
 CONFIDENCE = 0.95
 # The seeds that it takes to decide grow with the variance. Its 95 % interval goes up to 8 times the estimate
@@ -87,15 +88,10 @@ class Difference:
 
         Returns: at least the number that there is; None: not even with `MOST_SEEDS`.
         """
-        first = len(self.by_seed)
-        # The half width falls with the number of seeds: the least number by halving.
-        if not self.excludes_zero_with(MOST_SEEDS):
-            return None
-        low, high = first, max(first, MOST_SEEDS)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.excludes_zero_with(middle) else (middle + 1, high)
-        return low
+        counts = range(len(self.by_seed), max(len(self.by_seed), MOST_SEEDS) + 1)
+        # The half width falls with the number of seeds.
+        place = bisect_left(counts, True, key=self.excludes_zero_with)
+        return counts[place] if place < len(counts) else None
 
     def excludes_zero_with(self, seeds: int) -> bool:
         """Whether zero would lie outside the interval of so many seeds with this mean and deviation."""

@@ -1,19 +1,37 @@
-"""What a reader must know of a table's rows: in which settings they differ, and what the target is."""
+"""What a reader must know of a table's rows: how they differ, what the target is, what a paper shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rayfed_kd.comparison.studies import Study, TargetRun
+from rayfed_kd.comparison.comparison import Comparison
+from rayfed_kd.comparison.differences import Row
+from rayfed_kd.comparison.studies import Paper, Study, TargetRun
 from rayfed_kd.errors import in_words
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
-from rayfed_kd.results.score_names import is_score
+from rayfed_kd.results.names import is_score
 
 OWN = {"method", "seed", "results"}
 # Sections that a row has or has not: one sentence says of them more than one for each key.
 WHOLE = {"client_models", "schedule", "clock", "codec", "attack", "privacy"}
+
+
+def with_stop_as_target(study: Study, recipes: Sequence[Recipe]) -> Study:
+    """The study, whose target, if it names none, is the value at which all its recipes stop.
+
+    A study with another headline than the metric that they stop by stays as it is.
+
+    Args:
+        study: one table's study.
+        recipes: of all its runs.
+    """
+    stops = {(one.stop.metric, one.stop.at) if one.stop else (None, None) for one in recipes}
+    (metric, at), *others = stops
+    if others or at is None or study.target is not None or study.headline not in (None, metric):
+        return study
+    return study.model_copy(update={"headline": metric, "target": at})
 
 
 def row_notes(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
@@ -80,3 +98,25 @@ def flat_settings(recipe: Recipe) -> dict[str, Any]:
             settings[section] = value
     whole = recipe.model_dump(include=WHOLE, exclude_defaults=True, exclude_none=True)
     return settings | {section: whole.get(section) for section in WHOLE if whole.get(section)}
+
+
+def paper_rows(comparison: Comparison, paper: Paper) -> list[Row]:
+    """The rows that a study has in a paper, in the order in which it names them."""
+    labels = paper.rows or comparison.study.labels
+    return [row for label in labels for row in comparison.rows if row[0] == label]
+
+
+def paper_columns(comparison: Comparison, paper: Paper) -> list[str]:
+    """The columns that a study has in a paper, of which its rows have values."""
+    rows, asked = paper_rows(comparison, paper), paper.columns or [comparison.headline, "difference"]
+    metrics = {key[3] for key in comparison.curves if key[:2] in rows}
+    return [column for column in asked if column in metrics or column in ("difference", "published")]
+
+
+def paper_notes(comparison: Comparison) -> list[str]:
+    """Which columns the study wants in a paper, and none of its rows there has."""
+    paper = comparison.study.paper
+    missing = [] if paper is None else sorted(set(paper.columns) - {*paper_columns(comparison, paper)})
+    if not missing:
+        return []
+    return [f"a paper's table has no column {in_words(missing)}: none of its rows has it"]

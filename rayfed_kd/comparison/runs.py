@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
-from rayfed_kd.experiment.result import Event, Result, Tell
+from rayfed_kd.experiment.result import OnEvent, Result, Tell
 from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.study_console import Work
+from rayfed_kd.results.telling import Event
 
 if TYPE_CHECKING:
     from rayfed_kd.comparison.planning import PlannedRun
+
+_one_at_a_time = threading.Lock()  # listens to the runs that run together
 
 
 def run_each(
@@ -32,6 +36,7 @@ def run_each(
     jobs: int | None,
     tell: Tell,
     work: Work | None = None,
+    on_event: OnEvent | None = None,
 ) -> None:
     """Run a comparison's runs; each run's folder is renamed when the run is finished.
 
@@ -42,6 +47,7 @@ def run_each(
         jobs: how many at a time on Ray; None: as many as have room for a client actor each.
         tell: called with a line when a run starts and when it ends.
         work: is kept up with how far each run is.
+        on_event: called with each round's event, from one run's thread at a time.
 
     Raises:
         RecipeError, DataError: a row cannot be run; raised before the first run.
@@ -52,13 +58,13 @@ def run_each(
         tell(f"note: {note}")
     if local:
         for run in planned:
-            _run_planned(run, tell, work, InProcess())
+            _run_planned(run, tell, work, InProcess(), on_event)
         return
     work.phase = OnRay(address).awaited
     from rayfed_kd.cluster.ray_backend.session import RaySession, run_together
 
     def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:
-        _run_planned(run, tell, work, OnRay(share=share, stop=stop))
+        _run_planned(run, tell, work, OnRay(share=share, stop=stop), on_event)
 
     recipe = load_recipe(planned[0].source, planned[0].overrides)
     with RaySession(recipe, address, jobs or len(planned)) as session:
@@ -92,7 +98,9 @@ def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
     return notes
 
 
-def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher) -> None:
+def _run_planned(
+    run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher, listener: OnEvent | None
+) -> None:
     from rayfed_kd.results.folder import write_recipe
 
     name = run.name
@@ -102,9 +110,13 @@ def _run_planned(run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher
 
     def on_event(event: Event) -> None:
         work.round(name, event["round"])
+        if listener is not None:
+            with _one_at_a_time:
+                listener({**event, "run": name})
 
     started = time.perf_counter()
-    recipe = load_recipe(run.source, [*run.overrides, f"results.folder={run.unfinished_folder}"])
+    place = {"results.folder": run.unfinished_folder, "results.group": run.folder.parent.name}
+    recipe = load_recipe(run.source, [*run.overrides, *override_lines(place)])
     resumed = _is_resumable(run.unfinished_folder, recipe)
     if not resumed and run.unfinished_folder.exists():  # of another recipe, or cut off before it began
         with locked_folder(run.unfinished_folder, name, "running"):

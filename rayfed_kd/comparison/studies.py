@@ -35,6 +35,11 @@ claims:                               # each gets a verdict: shown, not shown, c
 controls: all                         # rows that are added to methods on public labels: labels (the
                                       # default) adds `labels alone`; all adds `teacher at chance` and
                                       # `no labels`, too; none adds none, and a sentence says so
+paper:                                # with it, or `--paper`: files for a paper, in the folder's `paper`
+  rows: [KDIA, FedAvg]                # default: all
+  columns: [ua, difference]           # metrics, `difference` and `published`; default: headline, difference
+  width: 3.25                         # inches of a column; figures are PDF and SVG
+  style: paper.mplstyle               # a style file of matplotlib's; default: none
 published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
 quick:                                # `quick=true`: what two cores do in their time
@@ -231,6 +236,22 @@ class Quick(Closed):
     differs: str = ""
 
 
+class Paper(Closed):
+    """Which part of a comparison goes into a paper, and how.
+
+    Attributes:
+        rows: labels; empty: all.
+        columns: metrics, `difference` to the baseline, and `published`; empty: headline and difference.
+        width: of a figure, inches.
+        style: a style file of matplotlib's, from the folder in which the command runs; None: none.
+    """
+
+    rows: list[str] = []
+    columns: list[Literal["difference", "published"] | Metric] = []
+    width: float = Field(3.3, gt=0, le=30)
+    style: PathText | None = None
+
+
 class Study(Closed):
     """A study file. The example at the top of this module explains every key."""
 
@@ -253,6 +274,7 @@ class Study(Closed):
     baselines: dict[str, str] = {}
     claims: list[Claim] = []
     controls: Literal["labels", "all", "none"] = "labels"
+    paper: Paper | None = None
     published: list[Published] = []
     quick: Quick | None = None
     _source: str = PrivateAttr("")

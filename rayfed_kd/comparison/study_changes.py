@@ -33,7 +33,7 @@ def change_study(
     Raises:
         RecipeError: an override sets a run's folder, which the comparison chooses.
     """
-    if folder_override := next((change for change in overrides if change.startswith("results.")), None):
+    if folder_override := next((change for change in overrides if change.startswith("results.folder")), None):
         raise RecipeError(
             f"override {folder_override!r}: a comparison gives each run its folder; expected --folder"
         )

@@ -9,7 +9,7 @@ from typing import Any
 from rayfed_kd.comparison.controls import control_labels, with_controls
 from rayfed_kd.comparison.costs import AXES
 from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
-from rayfed_kd.comparison.studies import Study, check_names, read_study, with_folder
+from rayfed_kd.comparison.studies import Paper, Study, check_names, read_study, with_folder
 from rayfed_kd.comparison.study_changes import change_study
 from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
 from rayfed_kd.errors import RecipeError, in_words, naming, shown
@@ -37,6 +37,7 @@ def select_studies(
     only: Sequence[str] = (),
     without: Sequence[str] = (),
     against: Sequence[str] = (),
+    paper: bool = False,
 ) -> list[Study]:
     """The studies that a command line, or `rayfed_kd.compare`, asks for, one per table.
 
@@ -50,6 +51,7 @@ def select_studies(
         quick: take the study's quick version.
         tables: names of the tables to keep; empty: all.
         against: what the headline is drawn over beside what the study names, as `AXES`.
+        paper: write a paper's files, also of a study that does not ask for them.
 
     Raises:
         RecipeError: there is no such file, row, table, axis or quick version, or no row is left.
@@ -82,7 +84,9 @@ def select_studies(
         if folder is not None:
             study = study.model_copy(update={"folder": plain_folder(folder)})
         check_names("--against", against, AXES)
-        study = study.model_copy(update={"against": list(dict.fromkeys([*study.against, *against]))})
+        drawn = list(dict.fromkeys([*study.against, *against]))
+        own_paper = study.paper or (Paper() if paper else None)
+        study = study.model_copy(update={"against": drawn, "paper": own_paper})
         check_names("--only", only, study.labels)
         check_names("--without", without, [*study.labels, *control_labels(study)])
         parts = split_into_tables(with_tables(study, tables))

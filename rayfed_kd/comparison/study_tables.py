@@ -72,7 +72,7 @@ def split_into_tables(study: Study) -> list[Study]:
 
 
 def without_rows(study: Study, labels: Collection[str]) -> Study:
-    """The study without these rows, and without printed tables and claims that are about them.
+    """The study without these rows, and without printed tables, claims and paper that are about them.
 
     Where the baseline is left out, the first row takes its place; the column's title says so.
 
@@ -85,7 +85,12 @@ def without_rows(study: Study, labels: Collection[str]) -> Study:
         rows = [label for label in published.rows if label not in labels]
         if rows or not published.rows:  # an empty list would stand for all rows
             published_tables.append(published.model_copy(update={"rows": rows}))
+    paper = study.paper
+    if paper is not None and paper.rows:
+        rows = [label for label in paper.rows if label not in labels]
+        paper = paper.model_copy(update={"rows": rows}) if rows else None
     changes = {
+        "paper": paper,
         "runs": [run for run in study.runs if run.label not in labels],
         "published": published_tables,
         "claims": [claim for claim in study.claims if not {claim.higher.run, claim.lower.run} & set(labels)],

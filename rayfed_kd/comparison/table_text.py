@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.costs import AXES
@@ -20,11 +21,11 @@ from rayfed_kd.comparison.differences import (
     Row,
     metric_scale,
 )
-from rayfed_kd.comparison.published.paper_rows import printed_text
+from rayfed_kd.comparison.published import PrintedValue, printed_text
+from rayfed_kd.comparison.row_notes import paper_notes
 from rayfed_kd.errors import in_words
-from rayfed_kd.results.model_names import model_notes
+from rayfed_kd.results.names import is_score, model_notes
 from rayfed_kd.results.schemas import EPSILONS
-from rayfed_kd.results.score_names import is_score
 from rayfed_kd.results.summary import HEADLINES
 
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
@@ -45,18 +46,33 @@ def row_name(comparison: Comparison, row: Row) -> str:
     return f"{label} ({comparison.study.models.get(model, model)})"
 
 
-def header(comparison: Comparison) -> list[str]:
-    """The table's column titles, the rows' names first."""
-    headline = metric_title(comparison.headline)
-    columns = ["run", *(metric_title(metric) for metric in comparison.metrics)]
+def columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
+    """The table's columns, but for the rows' names: title -> what gives a row's cell, "" without a value."""
+    headline, metrics = comparison.headline, comparison.metrics
+    shown = {metric_title(metric): _mean_cell(comparison, metric, "last") for metric in metrics}
     if _evaluations(comparison) > 1:  # of one evaluation, best and mean are the last round's
-        columns += [f"{headline}, best", f"{headline}, {mean_of_last(comparison)}"]
+        for statistic, words in zip(STATISTICS[1:], ("best", mean_of_last(comparison)), strict=True):
+            shown[f"{metric_title(headline)}, {words}"] = _mean_cell(comparison, headline, statistic)
     if _has_differences(comparison):
-        columns.append(f"difference to {row_name(comparison, _usual_baseline(comparison))} [95 % interval]")
+        usual = row_name(comparison, _usual_baseline(comparison))
+        shown[f"difference to {usual} [95 % interval]"] = partial(_row_difference_text, comparison)
     if comparison.has_relative_changes():
-        columns.append("relative change %")
-    columns += [f"published {metric}" for metric in comparison.printed_values()]
-    return [*columns, *(name.replace("_", " ") for name in _privacy_columns(comparison))]
+        shown["relative change %"] = lambda row: mean_text(comparison.relative_changes(row), "change")
+    for metric, printed in comparison.printed_values().items():
+        shown[f"published {metric}"] = partial(_printed_cell, printed)
+    spent = [one for label in comparison.study.labels for one in comparison.privacy(label)]
+    for name in (*EPSILONS, "delta"):
+        if any(one[name] is not None for one in spent):
+            shown[name.replace("_", " ")] = partial(_privacy_cell, comparison, name)
+    return shown
+
+
+def _mean_cell(comparison: Comparison, metric: str, statistic: str) -> Callable[[Row], str]:
+    return lambda row: mean_text(comparison.values(row, metric, statistic), metric)
+
+
+def _printed_cell(printed: Mapping[Row, PrintedValue], row: Row) -> str:
+    return printed_text(printed[row]) if row in printed else ""
 
 
 def mean_of_last(comparison: Comparison) -> str:
@@ -78,31 +94,8 @@ def _evaluations(comparison: Comparison) -> int:
     return max(len(curve.values) for curve in comparison.curves.values())
 
 
-def cells(comparison: Comparison) -> list[list[str]]:
-    """The table's rows below `header`: means and sample deviations over seeds; "" where there is no value."""
-    return [_row_cells(comparison, row) for row in comparison.rows]
-
-
-def _row_cells(comparison: Comparison, row: Row) -> list[str]:
-    line = [row_name(comparison, row)]
-    line += [_mean_text(comparison.values(row, metric, "last"), metric) for metric in comparison.metrics]
-    headline = comparison.headline
-    if _evaluations(comparison) > 1:
-        line += [_mean_text(comparison.values(row, headline, s), headline) for s in STATISTICS[1:]]
-    if _has_differences(comparison):
-        line.append(_row_difference_text(comparison, row))
-    if comparison.has_relative_changes():
-        line.append(_mean_text(comparison.relative_changes(row), "change"))
-    for printed in comparison.printed_values().values():
-        line.append(printed_text(printed[row]) if row in printed else "")
-    spent = comparison.privacy(row[0])
-    return line + [_privacy_text([one[name] for one in spent]) for name in _privacy_columns(comparison)]
-
-
-def _privacy_columns(comparison: Comparison) -> list[str]:
-    """The columns about privacy: those of which some row has a value; none if no row has `privacy`."""
-    spent = [one for label in comparison.study.labels for one in comparison.privacy(label)]
-    return [name for name in (*EPSILONS, "delta") if any(one[name] is not None for one in spent)]
+def _privacy_cell(comparison: Comparison, name: str, row: Row) -> str:
+    return _privacy_text([one[name] for one in comparison.privacy(row[0])])
 
 
 def _privacy_text(values: Sequence[float | None]) -> str:
@@ -119,11 +112,16 @@ def _privacy_text(values: Sequence[float | None]) -> str:
     return text if len(set(known)) == 1 else f"{text} ± {statistics.stdev(known):.2g}"
 
 
-def caption(comparison: Comparison) -> str:
-    """The sentence above the table: the study's title, and over what the numbers are."""
+def caption(comparison: Comparison, statistic: str = "last round") -> str:
+    """The sentence above the table: the study's title, and over what the numbers are.
+
+    Args:
+        comparison: the table's.
+        statistic: what they are of, in words.
+    """
     seeds = len(comparison.study.seeds)
     over = f"mean ± sample deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"{comparison.study.title or 'Comparison'}; last round, {over}."
+    return f"{comparison.study.title or 'Comparison'}; {statistic}, {over}."
 
 
 def remarks(comparison: Comparison) -> list[str]:
@@ -134,6 +132,7 @@ def remarks(comparison: Comparison) -> list[str]:
         notes.append(f"the target's run has no {metric_title(comparison.headline)}, so there is no target")
     notes += [*_score_notes(comparison), *_difference_notes(comparison), *_claim_notes(comparison)]
     notes += [*_changes_note(comparison), *_privacy_notes(comparison), *_axis_notes(comparison)]
+    notes += paper_notes(comparison)
     # A study may give models names of its own.
     names = {model for _, model in comparison.rows if model not in study.models}
     legend = model_notes(names) if len(names) > 1 else []
@@ -187,11 +186,6 @@ def _usual_baseline(comparison: Comparison) -> Row:
     return Counter(usual or found).most_common(1)[0][0]
 
 
-def _names_baselines(comparison: Comparison) -> bool:
-    """Whether some row names what its difference is to."""
-    return any(" to " in _row_difference_text(comparison, row) for row in comparison.rows)
-
-
 def difference_text(difference: Difference, metric: str) -> str:
     """A difference with its interval, as `+1.20 [-0.21, +2.60]`, in percent where the metric is.
 
@@ -211,7 +205,8 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     if not _has_differences(comparison):
         return []
     headline = metric_title(comparison.headline)
-    others = ", or of the row that it names," if _names_baselines(comparison) else ""
+    named = any(" to " in _row_difference_text(comparison, row) for row in comparison.rows)
+    others = ", or of the row that it names," if named else ""
     usual = row_name(comparison, _usual_baseline(comparison))
     notes = [
         f"difference: {headline}, {mean_of_last(comparison)}, less that of {usual}{others} with the same "
@@ -286,8 +281,13 @@ def _changes_note(comparison: Comparison) -> list[str]:
     return [f"relative change: of the last accuracy ({accuracies}) of {pairs}"]
 
 
-def _mean_text(values: Sequence[float], metric: str) -> str:
-    """Mean and sample deviation over seeds: accuracies in percent with two digits, others with four."""
+def mean_text(values: Sequence[float], metric: str) -> str:
+    """Mean and sample deviation over seeds: accuracies in percent with two digits, others with four.
+
+    Args:
+        values: one for each seed; empty: "".
+        metric: the metric's column.
+    """
     if not values:
         return ""
     scale, digits = metric_scale(metric), metric_digits(metric)

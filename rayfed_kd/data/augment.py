@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -20,12 +21,12 @@ def augment(images: Tensor, name: str, stream: torch.Generator) -> Tensor:
     """Augment a batch as `data.augment` of a recipe says.
 
     Args:
-        images: [batch, c, h, w] uint8.
+        images: [batch, c, h, w], uint8 or float; gradient passes where pixels only move.
         name: a key of AUGMENTATIONS.
         stream: every draw comes from it, so that the same stream gives the same batch.
     Returns: the same shape and dtype.
     """
-    return AUGMENTATIONS[name](images, stream)
+    return reduce(lambda changed, change: change(changed, stream), AUGMENTATIONS[name], images)
 
 
 def check_augmentation(name: str, shape: Shape, path: str = "data.augment") -> None:
@@ -53,10 +54,6 @@ def check_augmentation(name: str, shape: Shape, path: str = "data.augment") -> N
         )
 
 
-def _unchanged(images: Tensor, stream: torch.Generator) -> Tensor:
-    return images
-
-
 def random_crop(images: Tensor, stream: torch.Generator, mode: str = "constant") -> Tensor:
     """Pad each image by PAD pixels and crop it back at a random place of its own.
 
@@ -67,7 +64,11 @@ def random_crop(images: Tensor, stream: torch.Generator, mode: str = "constant")
     Returns: the same shape and dtype.
     """
     batch, _, height, width = images.shape
-    padded = F.pad(images.float(), (PAD, PAD, PAD, PAD), mode=mode).to(images.dtype)
+    if mode == "constant":
+        padded = F.pad(images, (PAD, PAD, PAD, PAD))
+    else:
+        # By places: the gradient of F.pad's reflection has no deterministic kernel on a GPU.
+        padded = images[:, :, _mirrored(height)][:, :, :, _mirrored(width)]
     places = torch.randint(0, 2 * PAD + 1, (2, batch), generator=stream, device=images.device)
     rows = places[0][:, None] + torch.arange(height, device=images.device)
     columns = places[1][:, None] + torch.arange(width, device=images.device)
@@ -75,6 +76,12 @@ def random_crop(images: Tensor, stream: torch.Generator, mode: str = "constant")
     return padded.permute(0, 2, 3, 1)[index[:, None, None], rows[:, :, None], columns[:, None, :]].permute(
         0, 3, 1, 2
     )
+
+
+def _mirrored(side: int) -> Tensor:
+    """Places along a side that is mirrored at its edges by PAD, [side + 2 PAD]."""
+    places = torch.arange(-PAD, side + PAD).abs()
+    return torch.minimum(places, 2 * side - 2 - places)
 
 
 def random_flip(images: Tensor, stream: torch.Generator) -> Tensor:
@@ -100,21 +107,9 @@ def random_rotation(images: Tensor, stream: torch.Generator) -> Tensor:
     return turned.round().to(images.dtype)
 
 
-def _crop_flip(images: Tensor, stream: torch.Generator) -> Tensor:
-    return random_flip(random_crop(images, stream), stream)
-
-
-def _reflect_crop_flip(images: Tensor, stream: torch.Generator) -> Tensor:
-    return random_flip(random_crop(images, stream, "reflect"), stream)
-
-
-def _crop_flip_rotate(images: Tensor, stream: torch.Generator) -> Tensor:
-    return random_rotation(_crop_flip(images, stream), stream)
-
-
-AUGMENTATIONS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
-    "none": _unchanged,
-    "crop_flip": _crop_flip,
-    "reflect_crop_flip": _reflect_crop_flip,
-    "crop_flip_rotate": _crop_flip_rotate,
+AUGMENTATIONS: dict[str, Sequence[Callable[[Tensor, torch.Generator], Tensor]]] = {
+    "none": (),
+    "crop_flip": (random_crop, random_flip),
+    "reflect_crop_flip": (partial(random_crop, mode="reflect"), random_flip),
+    "crop_flip_rotate": (random_crop, random_flip, random_rotation),
 }

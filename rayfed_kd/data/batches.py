@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +27,11 @@ class PixelScale(NamedTuple):
 
     mean: Tensor
     std: Tensor
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor]) -> PixelScale:
+        """That among the tensors that a loss is given."""
+        return cls(given["mean"], given["std"])
 
     def normalise(self, images: Tensor) -> Tensor:
         """Images in [0, 1], [batch, c, h, w], as the model sees them; gradients pass."""

@@ -280,11 +280,8 @@ def _check_types(name: str, raw: object) -> None:
                     f"data {name}, {part}: {what} are a {type(values).__name__}, expected a numpy array"
                 )
     names = raw.class_names
-    if (
-        not isinstance(names, Sequence)
-        or isinstance(names, str)
-        or not all(isinstance(n, str) for n in names)
-    ):
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if not (listed and all(isinstance(name, str) for name in names)):
         raise DataError(f"data {name}: class_names is {shown(names)}, expected a text for each class")
 
 

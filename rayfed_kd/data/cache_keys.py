@@ -48,7 +48,9 @@ def contents(files: Sequence[Path], folder: Path) -> list[str]:
 
 
 def _marks(files: Sequence[Path]) -> list[str]:
-    """Path, size and time of each file, at one `stat` a file.
+    """Path, size and times of each file, at one `stat` a file.
+
+    The time of the last change of the file's entry is one of them: a program can set the other one back.
 
     Raises: DataError if one is not there.
     """
@@ -61,7 +63,8 @@ def _marks(files: Sequence[Path]) -> list[str]:
             raise DataError(
                 f"{file}: cannot be read ({error.strerror}); data.folder or RAYFED_KD_DATA says where it lies"
             ) from None
-        marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{status.st_mtime_ns}")
+        times = f"{status.st_mtime_ns}|{status.st_ctime_ns}"
+        marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{times}")
     return marks
 
 

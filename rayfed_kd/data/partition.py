@@ -15,7 +15,7 @@ from rayfed_kd.data.partition_file import NOBODY, PUBLIC, TEST, TRAIN, Partition
 from rayfed_kd.data.schemes import Pool
 from rayfed_kd.data.schemes_of_source import Division
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.recipe.registry import Registry, blaming
+from rayfed_kd.recipe.registry import Registry, blaming, in_modules
 from rayfed_kd.recipe.roles import PARTITION_SCHEME
 from rayfed_kd.recipe.strict import Named
 
@@ -24,14 +24,11 @@ __all__ = ["SCHEMES", "Division", "Partition", "Pool", "make_partition"]
 Array = np.ndarray[Any, Any]
 
 SCHEMES = Registry(
-    {
-        name: f"rayfed_kd.data.{module}:{name}"
-        for module, names in {
-            "schemes": ("iid", "dirichlet", "dirichlet_client", "dirichlet_fedkf", "classes", "quantity"),
-            "schemes_of_source": ("natural", "by_column", "from_source"),
-        }.items()
-        for name in names
-    },
+    in_modules(
+        "rayfed_kd.data",
+        schemes="iid dirichlet dirichlet_client dirichlet_fedkf classes quantity",
+        schemes_of_source="natural by_column from_source",
+    ),
     role=PARTITION_SCHEME,
 )
 

@@ -95,8 +95,8 @@ class InProcess(Launcher):
 
     def engine(self, setting: Setting) -> Engine:
         """The engine that runs the steps; it keeps the states of all clients in memory."""
+        from rayfed_kd.cluster.engine.host import make_host
         from rayfed_kd.cluster.engine.local import LocalEngine
-        from rayfed_kd.cluster.engine.watched_host import make_host
 
         device = self.device(setting.recipe, "client")
         return LocalEngine(make_host(setting, device=device, keep_states=setting.recipe.partition.clients))
@@ -232,7 +232,7 @@ def make_launcher(*, local: bool, address: str | None) -> Launcher:
     Args:
         local: in this process, without Ray.
         address: of a Ray cluster.
-    Raises: RecipeError if the arguments contradict each other.
+    Raises: RecipeError if the arguments contradict each other, or this system has no Ray for us.
     """
     if not isinstance(local, bool):
         raise RecipeError(
@@ -240,6 +240,8 @@ def make_launcher(*, local: bool, address: str | None) -> Launcher:
             "by overrides, as {'local.epochs': 1}"
         )
     if not local:
+        if os.name == "nt":
+            raise RecipeError("runs on Ray need Linux or macOS; expected --local, or local=True in Python")
         return OnRay(address)
     if address is not None:
         raise RecipeError(f"--address {address}: a run with --local uses no Ray; expected one of them")

@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rayfed_kd.data.dataset import Split
-from rayfed_kd.errors import RecipeError, naming
+from rayfed_kd.errors import RecipeError, counted, naming
 from rayfed_kd.experiment.engines import InProcess
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Result, Tell
@@ -24,13 +24,40 @@ from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.time_left import clock_text
 
-if TYPE_CHECKING:
-    from rayfed_kd.experiment.host_memory import HostMemory
-
 # Batches of an average client in an epoch of the two measurements: as few as give a slope.
 FEW_BATCHES = (2, 4)
 # The first round builds modules, and clients have no state yet: the second is measured where there is one.
 MEASURED_ROUND = 2
+
+# A process's own part of a GPU beside its tensors: CUDA's context and loaded kernels. What is missing on the
+# GPU may be others', too, so no more than this is taken for it.
+MOST_OF_A_CONTEXT = 1024.0
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """What a host takes of a GPU, measured.
+
+    Attributes:
+        needed_mb: what torch holds for it and the context of its process, in MiB.
+        total_mb: the GPU's memory, in MiB.
+    """
+
+    needed_mb: float
+    total_mb: float
+
+    @property
+    def share(self) -> float:
+        """The least `num_gpus`, in hundredths, whose part of the GPU has room for a host."""
+        return ceil(100 * self.needed_mb / self.total_mb) / 100
+
+    def __str__(self) -> str:
+        taken = f"a host takes {self.needed_mb:,.0f} of the GPU's {self.total_mb:,.0f} MiB"
+        if self.share > 1:
+            return f"{taken}, more than there is"
+        # Ray fits as many as their shares' sum allows, counted in hundredths.
+        hosts = 100 // round(100 * self.share)
+        return f"{taken}: placement.client.num_gpus={self.share:g} lets {hosts} share it"
 
 
 @dataclass(frozen=True)
@@ -101,7 +128,8 @@ def estimate(
         epochs = _measured_epochs(recipe, lines, resolved)
         measured = [_measure(recipe, lines, fraction, epochs, tell) for fraction in fractions]
         last, further_s = measured[-1], 0.0
-        if further := resolved.local.epochs - epochs:
+        whole_epochs = resolved.local.epochs
+        if isinstance(whole_epochs, int) and epochs and (further := whole_epochs - epochs):
             longer = _measure(recipe, lines, fractions[-1], epochs + 1, tell)
             further_s = further * max(0.0, longer.clients_s - last.clients_s)
     whole = last.clients * mean_size
@@ -145,8 +173,6 @@ def _memory(recipe: Recipe, fraction: float, last: _Measured) -> HostMemory | No
     """What a host takes of the GPU with all data of the recipe; only a part of them was on it."""
     if last.gpu_mb is None:
         return None
-    from rayfed_kd.experiment.host_memory import host_memory
-
     left_out_mb = last.data_mb * (recipe.data.fraction / fraction - 1)
     return host_memory(last.gpu_mb, 0.0 if recipe.placement.gpu_data == "batches" else left_out_mb)
 
@@ -158,32 +184,37 @@ def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
     return [whole] if shares[0] == 1.0 else [share * whole for share in shares]
 
 
-def _measured_epochs(recipe: RecipeSource, lines: Sequence[str], resolved: Recipe) -> int:
-    """Local epochs to measure: one, or all of a method that needs more, as FedRep's epochs of the head."""
-    few = min(1, resolved.local.epochs)
+def _measured_epochs(recipe: RecipeSource, lines: Sequence[str], resolved: Recipe) -> int | None:
+    """Local epochs to measure: one; None: the recipe's.
+
+    All are measured of a method that needs more, as FedRep's epochs of the head, and where the recipe has
+    steps or parts of an epoch.
+    """
+    if not isinstance(resolved.local.epochs, int):
+        return None
     try:
-        make_ready(load_recipe(recipe, [*lines, f"local.epochs={few}"]))
+        make_ready(load_recipe(recipe, [*lines, "local.epochs=1"]))
     except RecipeError:  # the recipe itself can be run
-        return resolved.local.epochs
-    return few
+        return None
+    return 1
 
 
 def _measure(
-    recipe: RecipeSource, lines: Sequence[str], fraction: float, epochs: int, tell: Tell
+    recipe: RecipeSource, lines: Sequence[str], fraction: float, epochs: int | None, tell: Tell
 ) -> _Measured:
     """Run two rounds of so many local epochs on a share of the data, and read off the second."""
-    named = "1 local epoch" if epochs == 1 else f"{epochs} local epochs"
+    named = "all local training" if epochs is None else counted(epochs, "local epoch")
     whole = load_recipe(recipe, lines)
     rounds = _measured_round(whole.rounds)
-    few = "1 round" if rounds == 1 else f"{rounds} rounds"
-    tell(f"measuring {few} with data.fraction {fraction:.2g} and {named}")
+    tell(f"measuring {counted(rounds, 'round')} with data.fraction {fraction:.2g} and {named}")
     with tempfile.TemporaryDirectory() as folder:
         short = (
             f"rounds={rounds}",
-            f"local.epochs={epochs}",
+            *([] if epochs is None else [f"local.epochs={epochs}"]),
             f"data.fraction={fraction}",
             f"evaluation.every={rounds}",
             f"results.folder={folder}/run",
+            "results.trackers=[]",
         )
         prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
         prepared = _fewer_tested(prepared, fraction / whole.data.fraction)
@@ -236,3 +267,20 @@ def _continued(points: Sequence[tuple[float, float]], x: float) -> float:
     """
     (x1, y1), (x2, y2) = points[0], points[-1]
     return y2 if x2 <= x1 else y2 + max(0.0, (y2 - y1) / (x2 - x1)) * (x - x2)
+
+
+def host_memory(held_mb: float, missing_mb: float) -> HostMemory | None:
+    """What a host takes of this process's first GPU; None without one.
+
+    Args:
+        held_mb: what torch held for it when it was measured.
+        missing_mb: what it did not have then and needs, as data that were left out.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info(0)
+    context_mb = (total - free - torch.cuda.memory_reserved(0)) / 2**20
+    own_mb = min(max(context_mb, 0.0), MOST_OF_A_CONTEXT)
+    return HostMemory(held_mb + missing_mb + own_mb, total / 2**20)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rayfed_kd.errors import RecipeError, nearest
+from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.judging import choose_metric
 from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
-from rayfed_kd.results.score_names import is_score, score_name
+from rayfed_kd.results.names import is_score, score_name
 from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
 
@@ -19,20 +20,8 @@ def check_stop(setting: Setting) -> None:
     stop = setting.recipe.stop
     if stop is None or stop.metric is None:
         return
-    evaluated = evaluated_metrics(setting)
-    model = stop.model or list(evaluated)[-1]
-    if model not in evaluated:
-        known = ", ".join(evaluated)
-        raise RecipeError(
-            f"{model!r}: this recipe evaluates {known}.", "stop.model", nearest(model, evaluated)
-        )
-    if stop.metric not in evaluated[model]:
-        known = ", ".join(evaluated[model])
-        raise RecipeError(
-            f"{stop.metric!r}: of {model} there are {known}, whose larger values are better.",
-            "stop.metric",
-            nearest(stop.metric, evaluated[model]),
-        )
+    name = "/".join(filter(None, (stop.metric, stop.model)))
+    choose_metric(name, evaluated_metrics(setting), "stop")
     if stop.at is not None and not is_score(stop.metric) and not 0 < stop.at <= 1:
         raise RecipeError(
             f"{stop.at:g}: {stop.metric} is a fraction of 1; expected more than 0 and at most 1, as 0.9",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.engine.personal import personal_model
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.client_records import ClientRecord
-from rayfed_kd.errors import RecipeError, nearest, shown
+from rayfed_kd.errors import RecipeError, optional_package, shown
 from rayfed_kd.experiment.exported_model import (
     DESCRIPTION,
     ArchitectureName,
@@ -40,6 +40,7 @@ from rayfed_kd.protocol import Evaluated, Personal
 from rayfed_kd.recipe.sample_shapes import shape_details
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.recipe.yaml_documents import yaml_text
+from rayfed_kd.results.names import nearest_model
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.modules.module_checks import drawn_samples
 from rayfed_kd.setting.setting import Setting
@@ -66,7 +67,9 @@ def export(
     Raises: RecipeError if there is no checkpoint or no such model, or a package for ONNX is missing.
     """
     if onnx:
-        _check_onnx()
+        for name in NEEDED_BY_ONNX:
+            with optional_package(f"ONNX: {name}", "onnx"):
+                import_module(name)
     description, state = read_model(folder, model, client)
     metadata = description.metadata()
     header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
@@ -114,7 +117,7 @@ def read_model(
     if model not in models:
         raise RecipeError(
             f"no model is called {shown(model)}; this run evaluates {', '.join(models)}.",
-            hint=nearest(model, models),
+            hint=nearest_model(model, models),
         )
     chosen = models[model]
     if isinstance(chosen, Personal):
@@ -129,6 +132,8 @@ def read_model(
     elif client is not None:
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
+    if evaluated.architecture.endswith("\n"):
+        raise RecipeError(f"{model} is several models that predict together; expected one that is one model")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
     whom = model if client is None else f"{model}, client {client}"
     description = _description(setting, evaluated.architecture, f"{whom}, round {snapshot.round}")
@@ -172,15 +177,6 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
         mean=dataset.mean,
         std=dataset.std,
     )
-
-
-def _check_onnx() -> None:
-    missing = [name for name in NEEDED_BY_ONNX if find_spec(name) is None]
-    if missing:
-        raise RecipeError(
-            f"ONNX: {' and '.join(missing)} cannot be imported; pip install -e '.[onnx]' in the clone "
-            "installs what it needs"
-        )
 
 
 def _write_onnx(model: ExportedModel, path: Path) -> None:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayfed_kd.errors import counted
 from rayfed_kd.experiment.preparation import Prepared, make_ready
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.client_models import PROJECTED
-from rayfed_kd.recipe.sections.codec import StageRecipe
-from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
+from rayfed_kd.recipe.sections.on_the_way import PrivacyRecipe, StageRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.results.schemas import NOT_COVERED
-from rayfed_kd.results.summary_table import counted
 from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
@@ -58,8 +57,9 @@ def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]
     recipe, setting = prepared.recipe, prepared.setting
     threads, cohort = recipe.placement.threads, cohort_size(recipe)
     often = " on average" if recipe.sampling.poisson else ""
-    clients = f"{recipe.partition.clients}, {cohort} a round{often}; {recipe.partition.name}"
-    if recipe.partition.options:
+    clients = f"{recipe.partition.clients}, {cohort} a round{often}; "
+    clients += recipe.partition.name if recipe.partition.file is None else f"from {recipe.partition.file}"
+    if recipe.partition.options and recipe.partition.file is None:
         clients += f" ({', '.join(f'{key} {value}' for key, value in recipe.partition.options.items())})"
     facts = {
         "method": " ".join(filter(None, (recipe.method.name, _in_brackets(setting.method.summary)))),
@@ -114,12 +114,8 @@ def _privacy(privacy: PrivacyRecipe) -> str:
     bounds = {"clip": privacy.clip, "clip of rows": privacy.row_clip}
     texts = [f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None]
     texts += ["an adaptive clip"] if privacy.adaptive is not None else []
-    return (
-        ", ".join(
-            [f"noise multiplier {privacy.noise_multiplier:g} at the {privacy.noise}", *texts, "client level"]
-        )
-        + f"; {NOT_COVERED}"
-    )
+    noise = f"noise multiplier {privacy.noise_multiplier:g} at the {privacy.noise}"
+    return f"{', '.join([noise, *texts, 'client level'])}; {NOT_COVERED}"
 
 
 def _models(setting: Setting) -> str:
@@ -173,13 +169,9 @@ def _data(setting: Setting) -> str:
     return text
 
 
-def _tested(setting: Setting) -> int:
-    return len(setting.tested.indices)
-
-
 def _test(setting: Setting) -> str:
     """What models are tested on: the clients' own parts, the official test set, or both."""
-    own, official = _tested(setting), setting.dataset.test
+    own, official = len(setting.tested.indices), setting.dataset.test
     drawn = setting.recipe.evaluation.clients
     whose = "the clients' own" if drawn is None else f"those of {counted(drawn, 'client')}"
     texts = [f"{own:,} samples, parts of {whose}"] if own else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.results.score_names import is_score
+from rayfed_kd.results.names import is_score, nearest_model
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,16 @@ class SearchMetric:
         return value
 
 
-def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]], where: str = "") -> SearchMetric:
+def choose_metric(
+    text: str | None, evaluated: Mapping[str, Sequence[str]], path: str | None = None
+) -> SearchMetric:
     """The metric that a text names; the recipe's headline where it says nothing.
 
     Args:
         text: METRIC, METRIC/MODEL or /MODEL. Without a model it is the last one that the method lists, as
             fedkf's oca and kdia's teacher; without a metric it is the model's headline.
         evaluated: model -> its metrics, the headline first.
+        path: where in the recipe it stands; None: not in a recipe.
 
     Raises:
         RecipeError: the recipe does not evaluate such a model, or the model has no such metric.
@@ -60,11 +63,13 @@ def choose_metric(text: str | None, evaluated: Mapping[str, Sequence[str]], wher
     model = model or list(evaluated)[-1]
     if model not in evaluated:
         valid = ", ".join(evaluated)
-        raise RecipeError(f"metric {text!r}: this recipe evaluates {valid}.", hint=nearest(model, evaluated))
+        raise RecipeError(
+            f"metric {text!r}: this recipe evaluates {valid}.", path, nearest_model(model, evaluated)
+        )
     name = name or evaluated[model][0]
     if name not in evaluated[model]:
         valid = ", ".join(f"{metric}/{model}" for metric in evaluated[model])
-        if is_score(name):
+        if is_score(name) or name == "fm":
             valid += ". Large values are looked for: metrics whose smaller ones are better are left out"
-        raise RecipeError(f"metric {text!r}: {model} has {valid}.", hint=nearest(name, evaluated[model]))
+        raise RecipeError(f"metric {text!r}: {model} has {valid}.", path, nearest(name, evaluated[model]))
     return SearchMetric(name, model)

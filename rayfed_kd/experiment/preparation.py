@@ -1,4 +1,7 @@
-"""From a recipe to what can be run: everything that can be refused before a run is refused here."""
+"""From a recipe to what can be run: everything that can be refused before a run is refused here.
+
+A recipe's partition can be drawn and shown without a run.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from rayfed_kd.recipe.registry import find_modules, locate
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
+    from rayfed_kd.results.charts.drawn_partition import DrawnPartition
     from rayfed_kd.setting.blueprint import Blueprint
     from rayfed_kd.setting.setting import Setting
 
@@ -77,6 +81,7 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
     location = method_location(recipe)
     own = find_own_modules()
     from rayfed_kd.experiment.evaluated_metrics import check_stop
+    from rayfed_kd.results.trackers.tracking import make_trackers
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.client_samples import check_samples
     from rayfed_kd.setting.loading import load_data, load_partition
@@ -86,6 +91,7 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
     method = make_method(location, recipe.method)
     check_exchanges(recipe, method)
     timing, codecs = read_names(recipe)
+    make_trackers(recipe)
     check_timing(timing, recipe, method)
     devices = timing.load_devices()
     dataset = load_data(recipe)
@@ -114,3 +120,27 @@ def find_own_modules() -> tuple[str, ...]:
     own = (str(Path.cwd()),)
     find_modules(own)
     return own
+
+
+def partition(recipe: RecipeSource, overrides: Overrides = (), **keys: Any) -> DrawnPartition:
+    """Draw a recipe's partition, without a run.
+
+    Args:
+        recipe: a YAML file's path, a name of `rayfed-kd recipes`, or the recipe as nested mappings.
+        overrides, keys: as in `run`.
+
+    Raises: RecipeError or DataError.
+    """
+    import numpy as np
+
+    from rayfed_kd.results.charts.drawn_partition import DrawnPartition
+    from rayfed_kd.setting.blueprint import read_names
+    from rayfed_kd.setting.loading import load_data, load_partition
+
+    find_own_modules()
+    with naming(recipe):
+        resolved = load_recipe(recipe, override_lines(overrides, keys))
+        read_names(resolved)
+        dataset = load_data(resolved)
+        drawn = load_partition(resolved, dataset)
+    return DrawnPartition(drawn, np.asarray(dataset.train.labels), dataset.class_names)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rayfed_kd.results.telling import ignore
+
 if TYPE_CHECKING:
-    from rayfed_kd.experiment.result import Event, OnEvent, Tell
+    from rayfed_kd.experiment.result import OnEvent, Tell
+    from rayfed_kd.results.telling import Event
 
 
 def listeners(progress: bool | None, on_event: OnEvent | None, tell: Tell | None) -> tuple[OnEvent, Tell]:
@@ -19,7 +22,7 @@ def listeners(progress: bool | None, on_event: OnEvent | None, tell: Tell | None
     if progress if progress is not None else in_notebook():
         line = _RewrittenLine()
         return on_event or line.round, tell or line.message
-    return on_event or _ignore, tell or _ignore
+    return on_event or ignore, tell or ignore
 
 
 def in_notebook() -> bool:
@@ -47,7 +50,3 @@ class _RewrittenLine:
     def message(self, text: str) -> None:
         sys.stdout.write(("\n" if self._length else "") + f"{text}\n")
         self._length = 0
-
-
-def _ignore(event: object) -> None:
-    pass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.files import read_json
+from rayfed_kd.results.telling import Event
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rayfed_kd.experiment.exported_model import ExportedModel
 
 
-Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 Tell = Callable[[str], None]
 

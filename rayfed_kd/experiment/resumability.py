@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, counted
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.files import read_json, read_parquet
+from rayfed_kd.results.schemas import CONFIG, UNFINISHED
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
 
-UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 # Folder -> options of the resuming command, for each run that this process has begun and not ended.
 RUNS_UNDER_WAY: dict[Path, tuple[str, ...]] = {}
-
-
-@contextmanager
-def under_way(folder: Path, options: tuple[str, ...] = ()) -> Iterator[None]:
-    """List a run among `RUNS_UNDER_WAY` while the block runs.
-
-    Args:
-        folder: the run's.
-        options: what the command that goes on with it needs, as --address.
-    """
-    RUNS_UNDER_WAY[folder] = options
-    try:
-        yield
-    finally:
-        del RUNS_UNDER_WAY[folder]
 
 
 def way_on(folder: Path) -> str:
@@ -75,14 +58,13 @@ def check_unused(folder: Path) -> None:
         RecipeError: it holds a run, or what is left of one.
     """
     from rayfed_kd.experiment.result import read_summary
-    from rayfed_kd.results.schemas import CONFIG
     from rayfed_kd.results.summary import is_finished
 
     if (folder / CONFIG).exists():
         command, summary = f"rayfed-kd resume {shlex.quote(str(folder))}", read_summary(folder)
         command += " --local" if _engine(folder) == "local" else ""
         if is_finished(summary):
-            rounds = "1 round" if summary["rounds"] == 1 else f"{summary['rounds']} rounds"
+            rounds = counted(summary["rounds"], "round")
             holds = f"a finished run of {rounds}; `{command} rounds=N` with a larger N extends it"
         else:
             holds = f"a run already; `{command}` goes on with it"
@@ -126,7 +108,7 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
     rounds = last_round(folder / "tables")
     if not rounds:
         return
-    recorded = "1 recorded round" if rounds == 1 else f"{rounds} recorded rounds"
+    recorded = counted(rounds, "recorded round")
     if not restart:
         why = "".join(f"\n{fault}" for fault in faults)
         raise RecipeError(
@@ -156,7 +138,6 @@ def _check_rounds(folder: Path, setting: Setting, note: Path) -> None:
         note: of the checkpoint that the run would go on from.
     """
     from rayfed_kd.recipe.loading import load_recipe
-    from rayfed_kd.results.schemas import CONFIG
 
     recipe = setting.recipe
     begun, rates = load_recipe(folder / CONFIG).rounds, recipe.local.lr_schedule

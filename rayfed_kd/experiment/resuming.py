@@ -60,7 +60,8 @@ def resume(
     on_event, tell = listeners(progress, on_event, tell)
     # What begins again at round 1 continues no bits of the past.
     anew = restart and last_checkpoint(folder) is None
-    recipe = _resumed_recipe(folder, override_lines(overrides, keys), anyway=anyway or anew)
+    lines = override_lines(overrides, keys)
+    recipe = _resumed_recipe(folder, lines, anyway=anyway or anew)
     # By names alone: a power cut may have damaged the newest parts, which go when the run goes on.
     done, summary = last_round(folder / TABLES), read_summary(folder)
     if recipe.rounds < done:
@@ -69,8 +70,11 @@ def resume(
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         return Result(folder, summary, _tables(folder), {})
     if is_finished(summary) and summary.get("stopped") and recipe.stop == load_recipe(folder / CONFIG).stop:
-        tell(f"{folder} is finished: {summary['stopped']}. `stop=null` goes on to round {recipe.rounds}.")
-        return Result(folder, summary, _tables(folder), {})
+        # What a listener ended no key of the recipe keeps from going on.
+        way = "stop=null" if recipe.stop else f"rounds={recipe.rounds}"
+        if way not in lines:
+            tell(f"{folder} is finished: {summary['stopped']}. `{way}` goes on to round {recipe.rounds}.")
+            return Result(folder, summary, _tables(folder), {})
     return run_resolved(recipe, launcher, on_event, tell, resume=True, restart=restart)
 
 

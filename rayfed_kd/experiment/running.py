@@ -48,7 +48,8 @@ def run(
             {"local.epochs": 1}.
         address: of a Ray cluster; None: RAY_ADDRESS if set, else a private Ray on this machine.
         progress: show each round in one line that is rewritten; None: if this is a notebook.
-        on_event: called after each round with what happened, in place of the line.
+        on_event: called after each round with what happened, in place of the line. StopIteration raised in
+            it ends the run after the next evaluated round, as the recipe's `stop` does.
         tell: called with each line that the user should read.
         keys: further changes by the recipe's first keys, as rounds=3 or method={"name": "fedavg"}.
     Returns: the summary, the tables and the last evaluated models.
@@ -87,18 +88,20 @@ def run_resolved(
 
 @contextmanager
 def _resumable(folder: Path, options: tuple[str, ...]) -> Iterator[None]:
-    """The message of a failed or interrupted run says how to go on."""
-    from rayfed_kd.experiment.resumability import under_way, way_on
+    """The message of a failed or interrupted run says how to go on; `options` are what the command needs."""
+    from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, way_on
 
-    with under_way(folder, options):
-        try:
-            yield
-        except KeyboardInterrupt as interruption:
-            interruption.args = (way_on(folder),)
-            raise
-        except RunError as error:
-            error.args = (f"{error}\n{way_on(folder)}",)
-            raise
+    RUNS_UNDER_WAY[folder] = options
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        interruption.args = (way_on(folder),)
+        raise
+    except RunError as error:
+        error.args = (f"{error}\n{way_on(folder)}",)
+        raise
+    finally:
+        del RUNS_UNDER_WAY[folder]
 
 
 def run_prepared(

@@ -6,6 +6,8 @@ which are read line by line or record by record, and in which nothing that a run
 checkpoints' logs of client states: a checkpoint's note says how many of their bytes count, and the hash. One
 are the tables of a run that goes on, whose batches have checksums. They reach the disk within a second, or
 before a checkpoint that counts on them.
+
+Read back, damage is one message that names the file.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rayfed_kd.errors import DataError, shortened
 
 LOCK = ".lock"  # the file that `locked_folder` locks
 # Names of unfinished files start with this. The dot hides them from Arrow, which reads a folder as one table.
@@ -214,7 +218,9 @@ def flush_folder(folder: Path) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """fsync of a file or folder."""
+    """fsync of a file or folder; Windows opens no folder."""
+    if os.name == "nt" and path.is_dir():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -224,3 +230,51 @@ def flush_to_disk(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file.
+
+    Args:
+        path: a file that this project wrote.
+
+    Returns: the mapping; empty if there is no such file, as of a run that was killed.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise DataError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is damaged: expected a mapping, it holds a {type(content).__name__}")
+    return content
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """The table in a Parquet file that this project wrote.
+
+    Args:
+        path: the file.
+        columns: the columns to read; None: all.
+
+    Returns: a pyarrow.Table.
+
+    Raises:
+        DataError: the file is damaged.
+        FileNotFoundError: there is no such file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path, columns=columns)
+    # An OSError as well, but no damage: `read_table` then lists the folder again.
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} is damaged: {shortened(reason.rstrip(': '), 300)}") from None

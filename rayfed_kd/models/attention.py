@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier
-from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, image_shape
 
 HIDDEN = -1e9  # a score that softmax makes 0, and no NaN where all places are hidden
 

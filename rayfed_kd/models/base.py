@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape, TextShape
+
+Counts = list[Annotated[int, Field(ge=1)]]
 
 
 class Classifier(nn.Module):
@@ -93,6 +98,15 @@ def blank(shape: Shape, count: int, device: torch.device | None = None) -> Tenso
     return torch.zeros(count, *shape, dtype=dtype, device=device)
 
 
+@contextmanager
+def trial(module: nn.Module) -> Iterator[Any]:
+    """The module in eval mode, then as before; no gradients, and torch's global generator stays."""
+    training = module.training
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        yield module.eval()
+    module.train(training)
+
+
 def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
     """After how many stages the last feature maps come out, and their shape (c, h, w).
 
@@ -101,16 +115,13 @@ def last_maps(classifier: Classifier, shape: Shape) -> tuple[int, Shape]:
         shape: of one input.
     Raises: RecipeError if no stage gives maps of more than one place.
     """
-    last, training = None, classifier.training
-    # Shapes alone matter. In eval mode, so that no running statistics move.
+    last = None
     hidden = blank(shape, 1, next(classifier.parameters()).device)
-    classifier.eval()
-    with torch.no_grad():
+    with trial(classifier):  # shapes alone matter
         for stage, module in enumerate(classifier.stages, start=1):
             hidden = module(hidden)
             if hidden.dim() == 4 and hidden[0, 0].numel() > 1:
                 last = (stage, tuple(hidden.shape[1:]))
-    classifier.train(training)
     if last is None:
         raise RecipeError("this classifier has no stage that gives feature maps", path="model.name")
     return last
@@ -144,16 +155,13 @@ def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> S
     """
     if not isinstance(classifier, Classifier):
         raise no_layers(classifier, path)
-    names, training = list(classifier.layers)[:-1], classifier.training
+    names = list(classifier.layers)[:-1]
     if layer not in names:
         known = ", ".join(names) or "none: the model has a single one"
         raise RecipeError(f"{layer!r} is no layer before the model's last; there are {known}", path)
     images = blank(shape, 1, next(classifier.parameters()).device)
-    classifier.eval()
-    with torch.no_grad():
-        hidden = classifier.up_to(classifier.layers[layer], images)
-    classifier.train(training)
-    return tuple(hidden.shape[1:])
+    with trial(classifier):
+        return tuple(classifier.up_to(classifier.layers[layer], images).shape[1:])
 
 
 class Generator(nn.Module):

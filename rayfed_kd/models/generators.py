@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import ConditionalGenerator, Generator
-from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, image_shape, shown_sides
 
 PATH = "method.generator.name"
 Latent = Annotated[int, Field(ge=1, description="length of the noise z")]
@@ -57,6 +56,16 @@ def enlarging(into: int, out: int, upsampling: Upsampling) -> list[nn.Module]:
     return [nn.Upsample(scale_factor=2), nn.Conv2d(into, out, 3, padding=1)]
 
 
+def _enlarged_twice(
+    maps: tuple[int, int, int, int], upsampling: Upsampling, eps: float = 1e-5
+) -> list[nn.Module]:
+    """Twice upsampling, convolution, BatchNorm and LeakyReLU, then a last convolution; channels between."""
+    layers: list[nn.Module] = []
+    for into, out in pairwise(maps[:3]):
+        layers += [*enlarging(into, out, upsampling), nn.BatchNorm2d(out, eps=eps), nn.LeakyReLU(0.2)]
+    return [*layers, nn.Conv2d(*maps[2:], 3, padding=1)]
+
+
 def _quartered(shape: Shape, generator: str) -> tuple[int, int, int]:
     """The shape of images that are enlarged twice by two: their sides are multiples of 4."""
     channels, height, across = image_shape(shape, generator, 4, PATH)
@@ -90,14 +99,8 @@ def dafl_image(
         nn.Linear(latent, width * (height // 4) * (across // 4)),
         nn.Unflatten(1, (width, height // 4, across // 4)),
         nn.BatchNorm2d(width),
-        *enlarging(width, width, upsampling),
         # DAFL's code, and FedKF's after it, passes 0.8 by position, where BatchNorm's eps stands.
-        nn.BatchNorm2d(width, eps=batchnorm_eps),
-        nn.LeakyReLU(0.2),
-        *enlarging(width, half, upsampling),
-        nn.BatchNorm2d(half, eps=batchnorm_eps),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(half, channels, 3, padding=1),
+        *_enlarged_twice((width, width, half, channels), upsampling, batchnorm_eps),
         nn.Sigmoid(),
     )
     return Generator(body, latent)
@@ -175,8 +178,9 @@ def fedcg_feature(
     """
     if shape != (16, 5, 5):
         raise RecipeError(
-            f"fedcg_feature makes maps of 16x5x5, asked for are {'x'.join(map(str, shape))}: "
-            "simple_cnn has such on 32x32 images, lenet5 on 28x28",
+            f"fedcg_feature makes maps of 16x5x5, asked for are {shown_sides(shape)}: "
+            "simple_cnn has such on 32x32 images, lenet5 on 28x28. For other models give a generator of "
+            "your own, method.generator.name=package.module:Object",
             path=PATH,
         )
     channels = (latent + classes, width, width // 2, width // 4)
@@ -206,13 +210,7 @@ def conditional_image(
     half = width // 2
     body = nn.Sequential(
         nn.BatchNorm2d(2 * half),
-        *enlarging(2 * half, width, upsampling),
-        nn.BatchNorm2d(width),
-        nn.LeakyReLU(0.2),
-        *enlarging(width, half, upsampling),
-        nn.BatchNorm2d(half),
-        nn.LeakyReLU(0.2),
-        nn.Conv2d(half, channels, 3, padding=1),
+        *_enlarged_twice((2 * half, width, half, channels), upsampling),
         nn.Tanh(),
         nn.BatchNorm2d(channels, affine=False),
     )

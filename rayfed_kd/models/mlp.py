@@ -9,10 +9,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rayfed_kd.models.base import Classifier, fully_connected
-from rayfed_kd.models.input_shapes import number_shape, row_shape
+from rayfed_kd.models.base import Classifier, Counts, fully_connected
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import RowShape, Shape
+from rayfed_kd.recipe.sample_shapes import RowShape, Shape, number_shape, row_shape
+
+Units = Annotated[Counts, Field(min_length=1, description="units of each hidden layer")]
 
 
 @model_builder
@@ -29,9 +30,7 @@ def dense(
     shape: Shape,
     classes: int,
     *,
-    units: Annotated[
-        list[Annotated[int, Field(ge=1)]], Field(min_length=1, description="units of each hidden layer")
-    ] = [32, 16],  # noqa: B006 -- read, never changed
+    units: Units = [32, 16],  # noqa: B006 -- read, never changed
 ) -> Classifier:
     """Flatten, fully connected `units` with ReLU each, fully connected classes. Takes images and numbers.
 
@@ -62,9 +61,7 @@ def row_mlp(
     classes: int,
     *,
     width: Annotated[int, Field(ge=1, description="length of each category's embedding")] = 8,
-    units: Annotated[
-        list[Annotated[int, Field(ge=1)]], Field(min_length=1, description="units of each hidden layer")
-    ] = [64, 32],  # noqa: B006 -- read, never changed
+    units: Units = [64, 32],  # noqa: B006 -- read, never changed
 ) -> Classifier:
     """An embedding for each category, beside the numbers; fully connected `units` with ReLU; classes.
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from rayfed_kd.errors import MisuseError, kind_of
 from rayfed_kd.models.flat_module import FlatModule, build_flat, initial_vector
+from rayfed_kd.models.vectors import check_vector
 
 Builders = Mapping[str, Callable[[], nn.Module]]
 
@@ -44,14 +44,7 @@ class ModulePool:
         idle = self._idle[name]
         # Any of them: `load` replaces its whole content, and a context sets its mode.
         module = idle.pop() if idle else self._build(name)
-        if not (isinstance(vector, Tensor) and vector.is_floating_point()) or (
-            vector.shape != (module.num_elements,)
-        ):
-            is_tensor = isinstance(vector, Tensor)
-            given = f"{vector.dtype} {list(vector.shape)}" if is_tensor else kind_of(vector)
-            raise MisuseError(
-                f"a model of {name!r} was asked for with {given}; expected its {module.num_elements} floats"
-            )
+        check_vector(vector, module.num_elements, name, f"a model of {name!r} was asked for with")
         module.load(vector)
         module.autocast = autocast
         self._lent.append((name, module))

@@ -12,11 +12,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS
-from rayfed_kd.models.base import Classifier
-from rayfed_kd.models.input_shapes import image_shape
+from rayfed_kd.models.base import Classifier, Counts
 from rayfed_kd.models.whole_modules import tried_head
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, image_shape
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.torchvision_import import import_torchvision
 
@@ -107,8 +106,7 @@ def short_resnet(
     classes: int,
     *,
     blocks: Annotated[
-        list[Annotated[int, Field(ge=1)]],
-        Field(min_length=1, max_length=STAGES, description="basic blocks of each stage"),
+        Counts, Field(min_length=1, max_length=STAGES, description="basic blocks of each stage")
     ] = [1, 1, 1, 1],  # noqa: B006 -- read, never changed
 ) -> Classifier:
     """torchvision's ResNet of basic blocks with fewer of them, or fewer stages: 64, 128, 256, 512 channels.

@@ -8,10 +8,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rayfed_kd.models.base import Classifier, Shortcut
-from rayfed_kd.models.input_shapes import image_shape
+from rayfed_kd.models.base import Classifier, Counts, Shortcut
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, image_shape
 
 
 class BasicBlock(nn.Module):
@@ -61,6 +60,7 @@ def resnet8(
 
 
 EXPANSION = 4
+Blocks = Annotated[Counts, Field(min_length=3, max_length=3, description="bottlenecks a stage")]
 
 
 class Bottleneck(nn.Module):
@@ -96,10 +96,7 @@ def bottleneck_resnet(
     shape: Shape,
     classes: int,
     *,
-    blocks: Annotated[
-        list[Annotated[int, Field(ge=1)]],
-        Field(min_length=3, max_length=3, description="bottlenecks a stage"),
-    ] = [1, 1, 1],  # noqa: B006 -- read, never changed
+    blocks: Blocks = [1, 1, 1],  # noqa: B006 -- read, never changed
     width: Annotated[int, Field(ge=1, description="stem channels")] = 16,
     stem: Annotated[
         bool, Field(description="false: it takes feature maps as another model's stem gives them")

@@ -9,9 +9,8 @@ from pydantic import Field
 from torch import nn
 
 from rayfed_kd.models.base import Classifier, fully_connected, pooled_relu
-from rayfed_kd.models.input_shapes import image_shape
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, image_shape
 
 # Below this, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
 UNPADDED = 32
@@ -24,23 +23,11 @@ def lenet5(shape: Shape, classes: int) -> Classifier:
     LeCun et al. 1998; 61,706 parameters for 1x28x28 and 10 classes. Images below 32x32 are padded by
     2 in the first convolution; where the second would see fewer than 6 pixels, it is padded, too.
     """
-    channels, height, width = image_shape(shape, "lenet5", 4)
-    first = 0 if min(height, width) >= UNPADDED else 2
+    images = image_shape(shape, "lenet5", 4)
+    first = 0 if min(images[1:]) >= UNPADDED else 2
     # 12 pixels are pooled to 6; the convolution leaves 2 of them, and the second pooling 1.
-    second = 0 if min(height, width) + 2 * first - 4 >= 12 else 2
-    sides = [((side + 2 * first - 4) // 2 + 2 * second - 4) // 2 for side in (height, width)]
-    flat = 16 * sides[0] * sides[1]
-    body = nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=first),
-        *pooled_relu(),
-        nn.Conv2d(6, 16, 5, padding=second),
-        *pooled_relu(),
-        nn.Flatten(),
-        nn.Linear(flat, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-    )
+    second = 0 if min(images[1:]) + 2 * first - 4 >= 12 else 2
+    body = nn.Sequential(*_two_convolutions(images, (6, 16), (first, second), (120, 84)))
     return Classifier(body, nn.Linear(84, classes), 84)
 
 
@@ -56,22 +43,9 @@ def simple_cnn(
     Li et al. 2021, arXiv 2103.16257, section 4; 92,626 parameters for 3x32x32 and 10 classes, 62,006
     without the projection.
     """
-    channels, height, width = image_shape(shape, "simple_cnn", 16)
-    flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, 6, 5),
-        *pooled_relu(),
-        nn.Conv2d(6, 16, 5),
-        *pooled_relu(),
-        nn.Flatten(),
-        nn.Linear(flat, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-    ]
+    layers = _two_convolutions(image_shape(shape, "simple_cnn", 16), (6, 16), (0, 0), (120, 84))
     if projection:
-        layers += [nn.ReLU(), nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, 256)]
-    else:
-        layers += [nn.ReLU()]
+        layers += [nn.Linear(84, 84), nn.ReLU(), nn.Linear(84, 256)]
     width_out = 256 if projection else 84
     return Classifier(nn.Sequential(*layers), nn.Linear(width_out, classes), width_out)
 
@@ -90,18 +64,22 @@ def cnn2(
     McMahan et al. 2017's network; 2,156,490 parameters for 3x32x32 and 10 classes, 878,538 without padding.
     """
     lost = 2 * (2 - padding)  # pixels of a side that a convolution takes away
-    channels, height, width = image_shape(shape, "cnn2", 4 + 3 * lost)
-    sides = [((side - lost) // 2 - lost) // 2 for side in (height, width)]
-    body = nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=padding),
-        *pooled_relu(),
-        nn.Conv2d(32, 64, 5, padding=padding),
-        *pooled_relu(),
-        nn.Flatten(),
-        nn.Linear(64 * sides[0] * sides[1], 512),
-        nn.ReLU(),
-    )
+    images = image_shape(shape, "cnn2", 4 + 3 * lost)
+    body = nn.Sequential(*_two_convolutions(images, (32, 64), (padding, padding), (512,)))
     return Classifier(body, nn.Linear(512, classes), 512)
+
+
+def _two_convolutions(
+    images: tuple[int, int, int], maps: tuple[int, int], paddings: tuple[int, int], units: Sequence[int]
+) -> list[nn.Module]:
+    """Two 5x5 convolutions with ReLU and 2x2 max pooling each, then full layers with ReLU."""
+    first, second = paddings
+    sides = [((side + 2 * first - 4) // 2 + 2 * second - 4) // 2 for side in images[1:]]
+    convolutions = [
+        *(nn.Conv2d(images[0], maps[0], 5, padding=first), *pooled_relu()),
+        *(nn.Conv2d(*maps, 5, padding=second), *pooled_relu()),
+    ]
+    return [*convolutions, nn.Flatten(), *fully_connected(maps[1] * sides[0] * sides[1], units)]
 
 
 @model_builder

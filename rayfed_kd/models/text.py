@@ -9,10 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.models.attention import AttentionBlock, check_heads
-from rayfed_kd.models.base import Classifier, fully_connected
-from rayfed_kd.models.input_shapes import text_shape
+from rayfed_kd.models.base import Classifier, Counts, fully_connected
 from rayfed_kd.recipe.roles import model_builder
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, text_shape
 
 Width = Annotated[int, Field(ge=1, description="length of the embeddings, and of the features")]
 # Odd numbers near 2^32 over the golden ratio and over e, so that a pair and its reverse hash differently.
@@ -36,11 +35,8 @@ class MeanOfPairs(nn.Module):
 
     def __init__(self, vocabulary: int, buckets: int, width: int) -> None:
         super().__init__()
-        self.words, self.pairs, self.buckets = (
-            nn.Embedding(vocabulary, width),
-            nn.Embedding(buckets, width),
-            buckets,
-        )
+        self.words, self.pairs = nn.Embedding(vocabulary, width), nn.Embedding(buckets, width)
+        self.buckets = buckets
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, width]."""
@@ -87,9 +83,7 @@ def word_bag(
     classes: int,
     *,
     width: Width = 32,
-    hidden: Annotated[
-        list[Annotated[int, Field(ge=1)]], Field(description="units of hidden layers behind the mean")
-    ] = [],  # noqa: B006 - never changed
+    hidden: Annotated[Counts, Field(description="units of hidden layers behind the mean")] = [],  # noqa: B006 - never changed
 ) -> Classifier:
     """The mean of the words' embeddings, hidden layers with ReLU, fully connected classes.
 

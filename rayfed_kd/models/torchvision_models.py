@@ -92,14 +92,9 @@ def _take_channels(module: nn.Module, channels: int) -> None:
         for child_name, child in owner.named_children():
             if isinstance(child, nn.Conv2d):
                 if child.in_channels != channels:
-                    other = nn.Conv2d(
-                        channels,
-                        child.out_channels,
-                        child.kernel_size,  # type: ignore[arg-type]
-                        child.stride,  # type: ignore[arg-type]
-                        child.padding,  # type: ignore[arg-type]
-                        bias=child.bias is not None,
-                    )
+                    like: Any = child  # whose sizes mypy knows as tuples of any length
+                    sizes = {name: getattr(like, name) for name in ("kernel_size", "stride", "padding")}
+                    other = nn.Conv2d(channels, like.out_channels, bias=like.bias is not None, **sizes)
                     setattr(owner, child_name, other)
                 return
 

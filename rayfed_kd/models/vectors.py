@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import MisuseError, RecipeError, kind_of
 
 Role = Literal["parameter", "buffer"]
 
@@ -75,6 +75,24 @@ class Layout:
                 if stretch.start <= start and stop <= stretch.stop
             )
         )
+
+
+def check_vector(vector: Any, length: int, architecture: str, what: str, least_bytes: int = 1) -> None:
+    """Check that a model is a vector of its architecture.
+
+    Args:
+        vector: the model.
+        length: of the architecture's vectors.
+        architecture: its name.
+        what: who gave it, for the message.
+        least_bytes: of one number.
+    Raises: MisuseError
+    """
+    is_tensor = isinstance(vector, Tensor)
+    floats = is_tensor and vector.is_floating_point() and vector.element_size() >= least_bytes
+    if not floats or vector.shape != (length,):
+        given = f"{vector.dtype} {list(vector.shape)}" if is_tensor else kind_of(vector)
+        raise MisuseError(f"{what} {given}; expected the {length} floats of {architecture!r}")
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.base import Classifier, blank
+from rayfed_kd.models.base import Classifier, blank, trial
 from rayfed_kd.recipe.registry import blame
-from rayfed_kd.recipe.sample_shapes import Shape
+from rayfed_kd.recipe.sample_shapes import Shape, shown_sides
 
 # Of images that are tried where a model does not take the data's: the usual ones, from small to large.
 SIDES = (16, 28, 32, 48, 64, 75, 96, 128, 160, 192, 224, 256, 299)
@@ -91,7 +91,7 @@ def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
     for glue in GLUE:
         between = [kind(1) if kind is nn.AdaptiveAvgPool2d else kind() for kind in glue]
         chain = ChainClassifier(whole, [*body, *between, *ends[:-1]], ends[-1])
-        with _trial(copy.deepcopy(chain)) as tried:
+        with trial(copy.deepcopy(chain)) as tried:
             try:
                 same = torch.equal(tried.classify(tried.features(images)), tried(images))
             except Exception:
@@ -109,15 +109,6 @@ def _units(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
-@contextmanager
-def _trial(module: nn.Module) -> Iterator[Any]:
-    """The module in eval mode, then as before; no gradients, and torch's global generator stays."""
-    training = module.training
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        yield module.eval()
-    module.train(training)
-
-
 def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str | None:
     """Run a classifier once on two blank samples.
 
@@ -131,8 +122,8 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
     Raises: RecipeError if the module does not take the samples, or gives something else than logits.
     """
     made: dict[str, Tensor] = {}
-    sides = "x".join(map(str, shape))
-    with _trial(module) as tried, ExitStack() as hooks:
+    sides = shown_sides(shape)
+    with trial(module) as tried, ExitStack() as hooks:
         for path, layer in tried.named_modules():
             if isinstance(layer, nn.Linear):
                 note = partial(_note, made, path)
@@ -144,7 +135,7 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
             if fitting is None:
                 raise RecipeError(f"{name} does not take samples of {sides}: {blame(error)}") from error
             raise RecipeError(
-                f"{name} does not take samples of {sides}, but takes {'x'.join(map(str, fitting))}, for "
+                f"{name} does not take samples of {sides}, but takes {shown_sides(fitting)}, for "
                 "instance; expected a model for the data's size, as of `rayfed-kd models`, or data of "
                 "another size, as data.size makes an image_folder's"
             ) from error

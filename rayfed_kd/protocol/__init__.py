@@ -3,120 +3,73 @@
 Import from this package, not from the files in it. What a method may use is in `rayfed_kd.toolbox`.
 """
 
-from rayfed_kd.data.batches import Batch, Drawn, PixelScale, PublicBatch
-from rayfed_kd.errors import RecipeError, RunError
-from rayfed_kd.models.base import Classifier, last_maps, layer_shape
-from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.vectors import read_vector, weighted_mean, weighted_sum
-from rayfed_kd.protocol.context_facts import ClientData, DispatchFacts, Log, ServerFacts
-from rayfed_kd.protocol.contexts import ClientContext, Context, ServerContext
-from rayfed_kd.protocol.declaration import KINDS, Answers, Averaged, Declaration, Kind, Simulated, Unaligned
-from rayfed_kd.protocol.evaluated import (
-    PERSONAL,
-    Completing,
-    Evaluable,
-    Evaluated,
-    Personal,
-    shared_vectors,
-)
-from rayfed_kd.protocol.mean_rules import Lateness, MeanRule
-from rayfed_kd.protocol.message_codec import Codec, CodecError, Coded, TravellingPart
-from rayfed_kd.protocol.messages import (
-    Array,
-    Handle,
-    Message,
-    Number,
-    Package,
-    PartRef,
-    Replies,
-    Reply,
-    to_array,
-    to_tensor,
-)
-from rayfed_kd.protocol.method import (
-    RECIPE_MODEL,
-    Architecture,
-    Cohort,
-    Control,
-    Method,
-    MethodOptions,
-    OneExchange,
-    Questions,
-    Step,
-)
-from rayfed_kd.protocol.shown import ClassValues, Distribution, Samples, Shown
-from rayfed_kd.protocol.wrapping import InnerMethod, Wrapping, WrappingOptions, WrappingState
-from rayfed_kd.recipe.sections.local_training import LocalRecipe, OptimizerRecipe
-from rayfed_kd.recipe.sections.torch_optimizers import OptimizerName
-
-__all__ = [
-    "KINDS",
-    "PERSONAL",
-    "RECIPE_MODEL",
-    "Answers",
-    "Architecture",
-    "Array",
-    "Averaged",
-    "Batch",
-    "ClassValues",
-    "Classifier",
-    "ClientContext",
-    "ClientData",
-    "Codec",
-    "CodecError",
-    "Coded",
-    "Cohort",
-    "Completing",
-    "Context",
-    "Control",
-    "Declaration",
-    "DispatchFacts",
-    "Distribution",
-    "Drawn",
-    "Evaluable",
-    "Evaluated",
-    "FlatModule",
-    "Handle",
-    "InnerMethod",
-    "Kind",
-    "Lateness",
-    "LocalRecipe",
-    "Log",
-    "MeanRule",
-    "Message",
-    "Method",
-    "MethodOptions",
-    "Number",
-    "OneExchange",
-    "OptimizerName",
-    "OptimizerRecipe",
-    "Package",
-    "PartRef",
-    "Personal",
-    "PixelScale",
-    "PublicBatch",
-    "Questions",
-    "RecipeError",
-    "Replies",
-    "Reply",
-    "RunError",
-    "Samples",
-    "ServerContext",
-    "ServerFacts",
-    "Shown",
-    "Simulated",
-    "Step",
-    "TravellingPart",
-    "Unaligned",
-    "Wrapping",
-    "WrappingOptions",
-    "WrappingState",
-    "last_maps",
-    "layer_shape",
-    "read_vector",
-    "shared_vectors",
-    "to_array",
-    "to_tensor",
-    "weighted_mean",
-    "weighted_sum",
-]
+from rayfed_kd.data.batches import Batch as Batch
+from rayfed_kd.data.batches import Drawn as Drawn
+from rayfed_kd.data.batches import PixelScale as PixelScale
+from rayfed_kd.data.batches import PublicBatch as PublicBatch
+from rayfed_kd.errors import RecipeError as RecipeError
+from rayfed_kd.errors import RunError as RunError
+from rayfed_kd.models.base import Classifier as Classifier
+from rayfed_kd.models.flat_module import FlatModule as FlatModule
+from rayfed_kd.models.vectors import read_vector as read_vector
+from rayfed_kd.models.vectors import weighted_mean as weighted_mean
+from rayfed_kd.models.vectors import weighted_sum as weighted_sum
+from rayfed_kd.protocol.context_facts import ClientData as ClientData
+from rayfed_kd.protocol.context_facts import DispatchFacts as DispatchFacts
+from rayfed_kd.protocol.context_facts import ServerFacts as ServerFacts
+from rayfed_kd.protocol.contexts import ClientContext as ClientContext
+from rayfed_kd.protocol.contexts import Context as Context
+from rayfed_kd.protocol.contexts import ServerContext as ServerContext
+from rayfed_kd.protocol.declaration import KINDS as KINDS
+from rayfed_kd.protocol.declaration import Answers as Answers
+from rayfed_kd.protocol.declaration import Averaged as Averaged
+from rayfed_kd.protocol.declaration import Declaration as Declaration
+from rayfed_kd.protocol.declaration import Kind as Kind
+from rayfed_kd.protocol.declaration import Simulated as Simulated
+from rayfed_kd.protocol.declaration import Unaligned as Unaligned
+from rayfed_kd.protocol.evaluated import PERSONAL as PERSONAL
+from rayfed_kd.protocol.evaluated import ClassValues as ClassValues
+from rayfed_kd.protocol.evaluated import Completing as Completing
+from rayfed_kd.protocol.evaluated import Distribution as Distribution
+from rayfed_kd.protocol.evaluated import Evaluable as Evaluable
+from rayfed_kd.protocol.evaluated import Evaluated as Evaluated
+from rayfed_kd.protocol.evaluated import Personal as Personal
+from rayfed_kd.protocol.evaluated import Samples as Samples
+from rayfed_kd.protocol.evaluated import Shown as Shown
+from rayfed_kd.protocol.evaluated import composite as composite
+from rayfed_kd.protocol.evaluated import shared_vectors as shared_vectors
+from rayfed_kd.protocol.mean_rules import Lateness as Lateness
+from rayfed_kd.protocol.mean_rules import MeanRule as MeanRule
+from rayfed_kd.protocol.message_codec import Codec as Codec
+from rayfed_kd.protocol.message_codec import CodecError as CodecError
+from rayfed_kd.protocol.message_codec import Coded as Coded
+from rayfed_kd.protocol.message_codec import TravellingPart as TravellingPart
+from rayfed_kd.protocol.messages import Array as Array
+from rayfed_kd.protocol.messages import Handle as Handle
+from rayfed_kd.protocol.messages import Message as Message
+from rayfed_kd.protocol.messages import Number as Number
+from rayfed_kd.protocol.messages import Package as Package
+from rayfed_kd.protocol.messages import PartRef as PartRef
+from rayfed_kd.protocol.messages import Replies as Replies
+from rayfed_kd.protocol.messages import Reply as Reply
+from rayfed_kd.protocol.messages import to_array as to_array
+from rayfed_kd.protocol.messages import to_tensor as to_tensor
+from rayfed_kd.protocol.method import RECIPE_MODEL as RECIPE_MODEL
+from rayfed_kd.protocol.method import Architecture as Architecture
+from rayfed_kd.protocol.method import Cohort as Cohort
+from rayfed_kd.protocol.method import Composing as Composing
+from rayfed_kd.protocol.method import Control as Control
+from rayfed_kd.protocol.method import Later as Later
+from rayfed_kd.protocol.method import Method as Method
+from rayfed_kd.protocol.method import MethodOptions as MethodOptions
+from rayfed_kd.protocol.method import OneExchange as OneExchange
+from rayfed_kd.protocol.method import Predictor as Predictor
+from rayfed_kd.protocol.method import Questions as Questions
+from rayfed_kd.protocol.method import Step as Step
+from rayfed_kd.protocol.wrapping import InnerMethod as InnerMethod
+from rayfed_kd.protocol.wrapping import Wrapping as Wrapping
+from rayfed_kd.protocol.wrapping import WrappingOptions as WrappingOptions
+from rayfed_kd.protocol.wrapping import WrappingState as WrappingState
+from rayfed_kd.recipe.sections.local_training import LocalRecipe as LocalRecipe
+from rayfed_kd.recipe.sections.local_training import OptimizerRecipe as OptimizerRecipe
+from rayfed_kd.recipe.sections.torch_optimizers import OptimizerName as OptimizerName

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rayfed_kd.data.augment import augment
+from rayfed_kd.data.augment import augment, check_augmentation
 from rayfed_kd.data.batches import Batch, DeviceData, Drawn, PixelScale, Public, unaugmented
 from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import MisuseError
@@ -106,6 +107,14 @@ class Context:
         """Generated images in [0, 1], [batch, c, h, w], as the model sees real ones; gradients pass."""
         return self.scale.normalise(images)
 
+    def augmented(self, images: Tensor, name: str) -> Tensor:
+        """Images, [batch, c, h, w], as `data.augment` of that name would draw them; gradients pass.
+
+        Raises: RecipeError if they are too small for it.
+        """
+        check_augmentation(name, self.shape, "method.augment")
+        return augment(images, name, self.stream("augmentation"))
+
     @property
     def scale(self) -> PixelScale:
         """What `normalise` does, as tensors: for losses that see no context."""
@@ -178,6 +187,23 @@ class ClientContext(Context):
         for drawn in self.batches(index, every=every):
             yield self.read(drawn)
 
+    def local_batches(self, steps: int | None = None) -> Iterator[Drawn]:
+        """The batches of local training, pass after pass, in order.
+
+        Args:
+            steps: how many; None: `local.steps`, or those of `local.epochs` passes.
+        """
+        if steps is None:
+            steps = self.local.steps_of(self.num_samples)
+        every = chain.from_iterable(map(self.batches, count()))
+        # A client without samples has no batch in any pass.
+        return islice(every, steps if self.num_samples else 0)
+
+    @property
+    def passes(self) -> int:
+        """How many passes over the client's samples local training begins: E, if it is a whole number."""
+        return self.local.passes_of(self.num_samples)
+
     def batches(self, index: int, *, every: bool = False) -> Iterator[Drawn]:
         """What that pass's batches are made of, in order; for those who gather many clients' at once.
 
@@ -231,13 +257,6 @@ class ClientContext(Context):
         indices = torch.from_numpy(self._client_data.indices)
         counts = torch.bincount(self._data.labels(indices), minlength=self.classes)
         return counts.to(torch.float32)
-
-    def endless(self) -> Iterator[Batch]:
-        """Epoch after epoch, for methods that count steps instead."""
-        index = 0
-        while self.num_samples:
-            yield from self.epoch(index)
-            index += 1
 
 
 class ServerContext(Context):

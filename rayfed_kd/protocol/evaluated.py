@@ -1,34 +1,41 @@
-"""Which models a method wants evaluated."""
+"""What a method gives to be looked at: models to evaluate; samples, distributions, class values to draw."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from rayfed_kd.errors import MisuseError, kind_of, shown
+from rayfed_kd.models.vectors import check_vector
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A model to evaluate that is not of the recipe's architecture.
+    """A model to evaluate that is not of the recipe's architecture, or a composite of several.
 
     Attributes:
-        vector: the model.
-        architecture: its name among the method's `architectures()`.
+        vector: the model; of a composite its parts' vectors one after the other, and behind them any further
+            numbers: `Composing.composed` says how they predict together.
+        architecture: its name among the method's `architectures()`; of a composite `composite` of its parts'.
     """
 
     vector: Tensor
     architecture: str
 
 
+def composite(architectures: Iterable[str]) -> str:
+    """What a composite's architecture is called: its parts' names, each with the end of a line."""
+    return "".join(f"{name}\n" for name in architectures)
+
+
 @dataclass(frozen=True)
 class Completing(Evaluated):
     """The server's part of a model whose first layers are each client's own: evaluated behind all of them.
 
-    `Method.completed` puts the two together.
+    Each client's is a composite of its `Method.personal` and this.
     """
 
 
@@ -45,10 +52,8 @@ def shared_vectors(models: Mapping[str, Evaluable]) -> dict[str, Tensor]:
     """The vectors of those models that the server has."""
     vectors = {}
     for name, model in models.items():
-        if isinstance(model, Tensor):
-            vectors[name] = model
-        elif isinstance(model, Evaluated):
-            vectors[name] = model.vector
+        if not isinstance(model, Personal):
+            vectors[name] = model.vector if isinstance(model, Evaluated) else model
     return vectors
 
 
@@ -81,11 +86,66 @@ def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
     Raises: MisuseError
     """
     vector, name = (model.vector, model.architecture) if isinstance(model, Evaluated) else (model, "model")
-    if name not in lengths:
-        raise MisuseError(f"{what} of the architecture {shown(name)}; there are {', '.join(sorted(lengths))}")
-    if not isinstance(vector, Tensor):
-        raise MisuseError(f"{what} as {kind_of(vector)}; expected the {lengths[name]} floats of {name!r}")
-    if vector.shape != (lengths[name],) or not vector.is_floating_point() or vector.element_size() < 4:
-        raise MisuseError(
-            f"{what} as {vector.dtype} {list(vector.shape)}; expected the {lengths[name]} floats of {name!r}"
-        )
+    length = 0
+    for part in name.splitlines():
+        if part not in lengths:
+            there = ", ".join(sorted(lengths))
+            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {there}")
+        length += lengths[part]
+    if name.endswith("\n") and isinstance(vector, Tensor):
+        length = max(length, vector.numel())  # a composite may have numbers behind its parts'
+    check_vector(vector, length, name, f"{what} as", least_bytes=4)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Generated samples for people to look at.
+
+    Attributes:
+        images: [n, c, h, w] float32 in [0, 1].
+        labels: [n] int64, the class that the teacher predicts.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Values whose spread is to be seen.
+
+    Attributes:
+        values: series -> [n], any n; without a value in any series nothing is drawn.
+        quantity: what they are, with the unit.
+    """
+
+    values: Mapping[str, Tensor]
+    quantity: str
+
+
+@dataclass(frozen=True)
+class ClassValues:
+    """One value per class.
+
+    Attributes:
+        values: series -> [classes].
+        quantity: what they are, with the unit.
+    """
+
+    values: Mapping[str, Tensor]
+    quantity: str
+
+
+Shown = Samples | Distribution | ClassValues
+
+
+def check_shown(shown: Any) -> None:
+    """Check what `Method.shown` gave.
+
+    Raises: MisuseError naming what is nothing to draw.
+    """
+    if not isinstance(shown, Mapping):
+        raise MisuseError(f"shown gave {kind_of(shown)}; expected what to draw by name")
+    for name, one in shown.items():
+        if not isinstance(name, str) or not isinstance(one, Shown):
+            raise MisuseError(f"shown gave {kind_of(one)} as {name!r}; expected Samples or values")

@@ -72,8 +72,8 @@ class Handle(Protocol):
         ...
 
     def own(self) -> Handle:
-        """A handle on these arrays that may be kept: it holds no other client's."""
-        ...
+        """A handle on these arrays that may be kept: this one, unless it holds other clients' as well."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -137,15 +137,21 @@ class Replies(Sequence[Reply]):
 
     Args:
         rule: how `aggregated` and `mean` weigh them; None: by the method's counts alone.
+
+    Attributes:
+        arrival: places in this sequence, in the order in which the replies came.
+        summed: whether hosts have summed the parts, so that no reply has its own.
     """
 
     def __init__(self, replies: Sequence[Reply], rule: MeanRule | None = None) -> None:
         # A stable sort: several replies of one client stay in the order in which they came.
-        self._replies = sorted(replies, key=lambda reply: reply.client)
+        order = sorted(range(len(replies)), key=lambda came: replies[came].client)
+        self._replies = [replies[came] for came in order]
+        self.arrival = sorted(range(len(order)), key=order.__getitem__)
         self._rule = rule
         # What the method sees. Means are taken of `_replies`.
-        self._summed = any(reply.summed for reply in self._replies)
-        sealed = self._summed or (rule is not None and rule.sealed)
+        self.summed = any(reply.summed for reply in self._replies)
+        sealed = self.summed or (rule is not None and rule.sealed)
         self._seen = [reply.sealed() for reply in self._replies] if sealed else self._replies
 
     def __len__(self) -> int:
@@ -170,10 +176,12 @@ class Replies(Sequence[Reply]):
         """The part `name` of every reply, fetched one at a time as the sequence is walked."""
         return _LazyVectors(self._seen, name)
 
-    @property
-    def summed(self) -> bool:
-        """Whether hosts have summed the parts, so that no reply has its own."""
-        return self._summed
+    def changed(self, name: str, parts: Mapping[int, Tensor]) -> Replies:
+        """These replies with another part `name` at some places, for means by the same rule."""
+        replies = [copy(reply) for reply in self._replies]
+        for place, part in parts.items():
+            replies[place].parts = {**replies[place].parts, name: part}
+        return Replies(replies, self._rule)
 
     def refs(self, name: str) -> dict[int, PartRef]:
         """Client -> its part `name` by reference, unresolved, also where hosts have summed the parts.
@@ -206,7 +214,7 @@ class Replies(Sequence[Reply]):
         For parts that are alike at all clients, as logits on public samples. Under `privacy` it has the noise
         that the server adds, and the denominator is the expected number of clients.
         """
-        if self._summed:
+        if self.summed:
             total = sum_of_groups(self._replies, name, [1.0] * len(self._replies))
             return total.div_(float(len(self._replies))).to(torch.float32)
         tensors = _Alike(self._replies, name)
@@ -228,7 +236,7 @@ class Replies(Sequence[Reply]):
             parameters: how many of its first elements are parameters, the rest buffers; None: as in the
                 method's architecture of the same length.
         """
-        if self._summed:
+        if self.summed:
             total, divisor = sum_of_groups(self._replies, name, counts), float(sum(counts))
             # As the rule does where no reply weighs anything.
             return total.div_(divisor).to(into.dtype) if divisor else into.clone()

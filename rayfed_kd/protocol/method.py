@@ -36,9 +36,8 @@ from torch import Tensor
 
 from rayfed_kd.errors import FrozenError
 from rayfed_kd.protocol.declaration import Declaration
-from rayfed_kd.protocol.evaluated import Evaluable, Evaluated
+from rayfed_kd.protocol.evaluated import Evaluable, Evaluated, Shown
 from rayfed_kd.protocol.messages import Message, Replies, Reply
-from rayfed_kd.protocol.shown import Shown
 
 if TYPE_CHECKING:
     from rayfed_kd.models.flat_module import FlatModule
@@ -65,12 +64,14 @@ class MethodOptions(BaseModel):
         A method that trains on such labels gives at least `labels alone`, the same steps without a teacher.
         At `teacher at chance` every teacher's logits are uniform; `no labels` is the exchange without a loss
         on public labels. `rayfed-kd compare` adds these rows, as a gain over clients alone may be the labels'
-        (arXiv 2607.01272).
+        (Aiersilan 2026, arXiv 2607.01272).
         """
         return {}
 
 
 Step = Callable[[Any, Message, "ClientContext"], tuple[Any, Reply]]
+Later = Callable[[int], Message] | None
+Predictor = Callable[[Tensor], Tensor]
 
 
 class Method(Generic[ServerState, ClientState]):
@@ -84,6 +85,8 @@ class Method(Generic[ServerState, ClientState]):
         heterogeneous: whether clients may have architectures of their own (`client_models`).
         group_training: which of its clients' work `local.vectorise` batches over clients, in a few words;
             empty: none. It is not inherited: a derived class, whose work may be another, says it itself.
+        label_options: whether `local.label_smoothing` and `local.class_weights` reach its clients' loss on
+            labels, by `cross_entropy(logits, labels, given)`. Not inherited either.
         summary, paper: one line each, for `rayfed-kd methods`.
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
     """
@@ -118,7 +121,9 @@ class Method(Generic[ServerState, ClientState]):
 
         A vector is a shared model; `Evaluated` one of another architecture; PERSONAL all K clients' own
         models, each on its client's test part (with `partition.test: official` on the official test set);
-        `Completing` likewise, every client's first layers with the server's part behind them.
+        `Completing` likewise, every client's first layers with the server's part behind them. Of several
+        models that predict together, as an ensemble, `Evaluated` has the vectors one after the other, and the
+        method is `Composing`.
         """
         raise _missing(self, "evaluated")
 
@@ -131,21 +136,12 @@ class Method(Generic[ServerState, ClientState]):
         return None  # type: ignore[return-value]
 
     def personal(self, client: ClientState, ctx: ClientContext) -> Tensor | Evaluated:
-        """A client's own model. Asked for under PERSONAL, between rounds: `ctx.round` is 0.
+        """A client's own model. Asked for under PERSONAL and `Completing`, between rounds: `ctx.round` is 0.
 
         A function of the state alone, which it leaves as it is: the result is kept until a step changes
         the state. A client that never took part is asked with what `init_client` makes.
         """
         raise _missing(self, "personal")
-
-    def completed(
-        self, client: ClientState, part: FlatModule, ctx: ClientContext
-    ) -> Callable[[Tensor], Tensor]:
-        """Images to logits, by a client's own first layers and the server's part, both in eval mode.
-
-        Asked for under `Completing`, between rounds, as `personal` is.
-        """
-        raise _missing(self, "completed")
 
     def architectures(self) -> Mapping[str, Architecture]:
         """Modules beside "model" that contexts can make, by the name used there."""
@@ -175,7 +171,15 @@ class Method(Generic[ServerState, ClientState]):
         return 0
 
     @property
-    def generates(self) -> Literal["", "images", "feature maps of images"]:
+    def whole_epochs(self) -> bool:
+        """Whether it divides local training by numbers of epochs: `local.steps` and parts of one are refused.
+
+        Otherwise a client trains by the toolbox's functions, or on `ClientContext.local_batches`.
+        """
+        return False
+
+    @property
+    def generates(self) -> Literal["", "images", "feature maps of images", "crops of images"]:
         """What it makes that only data of images have, by a generator; a method without one says it itself.
 
         Such a method is refused before the first round for text, tables and numbers.
@@ -190,6 +194,7 @@ class Method(Generic[ServerState, ClientState]):
         return {}
 
     group_training: ClassVar[str] = ""
+    label_options: ClassVar[bool] = False
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     server_keeps: ClassVar[str] = ""
@@ -198,6 +203,7 @@ class Method(Generic[ServerState, ClientState]):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.group_training = vars(cls).get("group_training", "")
+        cls.label_options = vars(cls).get("label_options", False)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options
@@ -245,8 +251,22 @@ class OneExchange(Method[ServerState, ClientState]):
         return True
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
-        """Local epochs over all samples; a method that draws less overrides it."""
-        return local.epochs * sum(local.batch_sizes(num_samples))
+        """The local training that the recipe says; a method that draws less overrides it."""
+        return local.samples_of(num_samples)
+
+
+class Composing(Protocol):
+    """A method that evaluates composites, or `Completing`."""
+
+    def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
+        """Images to logits, by several models in eval mode that predict together.
+
+        Args:
+            parts: of a composite, in the order of `Evaluated.architecture`; under `Completing` a client's own
+                model and the server's part.
+            numbers: [n], those of a composite behind its parts', on the models' device.
+        """
+        ...
 
 
 class Questions(Protocol):
@@ -272,8 +292,12 @@ class Cohort(Protocol):
         """Runs `step`, a bound method of the method, on every client with one message."""
         ...
 
-    def scatter(self, step: Step, messages: Mapping[int, Message]) -> Replies:
-        """Runs `step` on the clients named, each with its own message."""
+    def scatter(self, step: Step, messages: Mapping[int, Message], later: Later = None) -> Replies:
+        """Runs `step` on the clients named, each with its own message.
+
+        `later` gives the message of a client that the schedule asks in place of one that replied, as those
+        without rounds do.
+        """
         ...
 
     def questions(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol.contexts import ClientContext, ServerContext
 from rayfed_kd.protocol.declaration import Declaration
-from rayfed_kd.protocol.evaluated import Evaluated
+from rayfed_kd.protocol.evaluated import Evaluated, Shown
 from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOptions
-from rayfed_kd.protocol.shown import Shown
 from rayfed_kd.recipe.registry import Registry
 from rayfed_kd.recipe.strict import Named
 
@@ -85,7 +83,7 @@ class Wrapping(Method[State, Any]):
         return self.inside.architectures()
 
     @property
-    def generates(self) -> Literal["", "images", "feature maps of images"]:
+    def generates(self) -> Literal["", "images", "feature maps of images", "crops of images"]:
         """What the method inside generates."""
         return self.inside.generates
 
@@ -105,10 +103,6 @@ class Wrapping(Method[State, Any]):
     def personal(self, client: Any, ctx: ClientContext) -> Tensor | Evaluated:
         """As the method inside."""
         return self.inside.personal(client, ctx)
-
-    def completed(self, client: Any, part: FlatModule, ctx: ClientContext) -> Callable[[Tensor], Tensor]:
-        """As the method inside."""
-        return self.inside.completed(client, part, ctx)
 
     def shown(self, server: State, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """As the method inside."""

@@ -142,6 +142,15 @@ class Bound:
         return {name: getattr(self.options, name) for name in type(self.options).model_fields}
 
 
+def in_modules(package: str, **names: str) -> dict[str, str]:
+    """Registered name -> location, of objects that have these names in modules of a package.
+
+    Args:
+        names: module -> its names, with blanks between.
+    """
+    return {name: f"{package}.{module}:{name}" for module, own in names.items() for name in own.split()}
+
+
 class Registry(Mapping[str, str]):
     """What a recipe may name for one purpose: registered names, and a user's own as package.module:Object.
 

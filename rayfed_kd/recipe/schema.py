@@ -6,18 +6,17 @@ named thing, checked by `rayfed_kd.setting.setting`.
 
 from __future__ import annotations
 
-from pydantic import Field, PrivateAttr, model_validator
+from collections.abc import Iterator
 
-from rayfed_kd.recipe.sections.attack import AttackRecipe
+from pydantic import Field, PrivateAttr
+
 from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe
-from rayfed_kd.recipe.sections.codec import CodecRecipe
 from rayfed_kd.recipe.sections.data import DataRecipe, PartitionRecipe
 from rayfed_kd.recipe.sections.evaluation import EvaluationRecipe
 from rayfed_kd.recipe.sections.local_training import LocalRecipe
+from rayfed_kd.recipe.sections.on_the_way import AttackRecipe, CodecRecipe, PrivacyRecipe
 from rayfed_kd.recipe.sections.placement import PlacementRecipe
-from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
-from rayfed_kd.recipe.sections.safety import CheckpointRecipe, FaultsRecipe, ResultsRecipe
-from rayfed_kd.recipe.sections.stopping import StopRecipe
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe, FaultsRecipe, ResultsRecipe, StopRecipe
 from rayfed_kd.recipe.strict import MOST_ROUNDS, Named, Strict
 
 # The sections that say where, how safely and into which folder a run runs; what it finds is the same.
@@ -33,13 +32,9 @@ class SamplingRecipe(Strict):
         False, description="each client joins a round by itself with that probability; a cohort may be empty"
     )
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> SamplingRecipe:
+    def contradictions(self) -> Iterator[str]:
         if (self.fraction is None) == (self.count is None):
-            raise ValueError(
-                "give exactly one of fraction and count; sampling={count: 5} takes the place of a fraction"
-            )
-        return self
+            yield "give exactly one of fraction and count; sampling={count: 5} takes the place of a fraction"
 
 
 class Recipe(Strict):
@@ -90,73 +85,38 @@ class Recipe(Strict):
         """
         return self._fraction_fault
 
-    @model_validator(mode="after")
-    def _cohort_fits(self) -> Recipe:
-        count = self.sampling.count
-        if count is not None and count > self.partition.clients:
-            raise ValueError(
-                f"sampling.count = {count}: more than partition.clients = {self.partition.clients}"
-            )
-        fraction, clients = self.sampling.fraction, self.partition.clients
+    def contradictions(self) -> Iterator[str]:
+        clients, fraction, rates = self.partition.clients, self.sampling.fraction, self.local.lr_schedule
+        counts = {"sampling.count": self.sampling.count, "evaluation.clients": self.evaluation.clients}
+        for key, count in counts.items():
+            if count is not None and count > clients:
+                yield f"{key} = {count}: more than partition.clients = {clients}"
         if fraction is not None and fraction * clients < 1 - 1e-9:
-            raise ValueError(
+            yield (
                 f"sampling.fraction = {fraction:g} of partition.clients = {clients} "
                 f"is {fraction * clients:g} clients a round; expected 1 or more"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _evaluated_clients_are_there(self) -> Recipe:
-        evaluated, clients = self.evaluation.clients, self.partition.clients
-        if evaluated is not None and evaluated > clients:
-            raise ValueError(f"evaluation.clients = {evaluated}: more than partition.clients = {clients}")
-        return self
-
-    @model_validator(mode="after")
-    def _simulated_seconds_are_there(self) -> Recipe:
         if self.stop is not None and self.stop.sim_seconds is not None and self.clock.name == "none":
-            raise ValueError("stop.sim_seconds: clock.name = none has no simulated seconds; expected a clock")
-        return self
-
-    @model_validator(mode="after")
-    def _poisson_in_rounds(self) -> Recipe:
+            yield "stop.sim_seconds: clock.name = none has no simulated seconds; expected a clock"
         if self.sampling.poisson and self.schedule.name != "sync":
-            raise ValueError(
+            yield (
                 f"schedule.name = {self.schedule.name!r}: sampling.poisson draws a whole cohort at the start "
                 "of a round and waits for all of it; expected sync"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _warmup_ends(self) -> Recipe:
-        rates = self.local.lr_schedule
         for name, schedule, length in (
             ("rounds", rates and rates.rounds, self.rounds),
-            ("epochs", rates and rates.epochs, self.local.epochs),
+            ("epochs", rates and rates.epochs, self.local.epochs or 0),
         ):
             if schedule and schedule.warmup >= length:
-                raise ValueError(
+                yield (
                     f"local.lr_schedule.{name}.warmup = {schedule.warmup}: the rate would rise to the end; "
                     f"expected fewer than the {name}, {length}"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _tf32_on_gpus(self) -> Recipe:
         if self.local.precision == "tf32" and self.placement.client.num_gpus == 0:
-            raise ValueError(
+            yield (
                 "local.precision = tf32: tf32 is arithmetic of NVIDIA GPUs, and placement.client.num_gpus is "
                 "0; expected a GPU for all clients, or fp32 or bf16"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _lists_fit_the_clients(self) -> Recipe:
-        clients = self.partition.clients
-        fault = None if self.client_models is None else self.client_models.fault(clients)
-        if fault:
-            raise ValueError(f"client_models.{fault}")
-        fault = None if self.attack is None else self.attack.fault(clients)
-        if fault:
-            raise ValueError(f"attack.{fault}")
-        return self
+        for key, section in (("client_models", self.client_models), ("attack", self.attack)):
+            if section is not None and (fault := section.fault(clients)):
+                yield f"{key}.{fault}"

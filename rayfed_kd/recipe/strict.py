@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -11,6 +12,7 @@ from rayfed_kd.files import path_fault
 # More than any data set, machine or person has: beyond them a number is a slip, and would take all memory.
 MOST = 1_000_000_000
 MOST_CLIENTS = MOST_ROUNDS = 10_000_000
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 
 def _possible_path(text: str) -> str:
@@ -26,6 +28,16 @@ class Strict(BaseModel):
     """Keys that are not declared are refused, and so are NaN and infinity; nothing changes afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def contradictions(self) -> Iterator[str]:
+        """What its keys say against one another, in words; the first one is told."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _without_contradiction(self) -> Self:
+        for said in self.contradictions():
+            raise ValueError(said)
+        return self
 
 
 class Closed(BaseModel):

@@ -5,35 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.sections.torch_optimizers import OptionError
-
-# Keys that others have, or that stand elsewhere in a recipe, and what to write here:
-ELSEWHERE = {
-    **dict.fromkeys(("lr", "learning_rate", "client_lr", "local_lr"), "local.optimizer.lr"),
-    **dict.fromkeys(("epochs", "local_epochs", "num_epochs"), "local.epochs"),
-    **{key: f"local.optimizer.{key}" for key in ("momentum", "weight_decay")},
-    **dict.fromkeys(("batch_size", "batchsize"), "local.batch_size"),
-    **dict.fromkeys(("alpha", "dirichlet_alpha"), "partition.alpha"),
-    **dict.fromkeys(("clients", "num_clients", "n_clients"), "partition.clients"),
-    **dict.fromkeys(("participation", "client_fraction", "join_ratio"), "sampling.fraction"),
-    **dict.fromkeys(("num_rounds", "communication_rounds", "comm_rounds"), "rounds"),
-    **dict.fromkeys(("optimizer", "optim"), "local.optimizer"),
-    **dict.fromkeys(("dataset", "data_name"), "data.name"),
-    **dict.fromkeys(("precision", "amp", "mixed_precision", "bf16", "tf32"), "local.precision"),
-    "seeds": "--seeds, an option of `rayfed-kd compare`, or seed",
-    **dict.fromkeys(
-        ("lr_decay", "learning_rate_decay", "lr_scheduler", "learning_rate_schedule"),
-        "local.lr_schedule={rounds: {name: exponential, factor: 0.99}}",
-    ),
-    **dict.fromkeys(
-        ("clip_norm", "max_norm", "grad_clip", "clip_grad", "gradient_clipping"), "local.clip={norm: 10}"
-    ),
-}
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -52,6 +32,13 @@ def validate(
         return model.model_validate(raw)
     except ValidationError as error:
         raise _explained(model, error, raw, _Where(prefix, owner, tuple(beside))) from None
+
+
+@cache
+def _elsewhere() -> Mapping[str, str]:
+    """Keys that others have, or that stand elsewhere in a recipe -> what to write here."""
+    ours = read_yaml_file(Path(__file__).with_name("elsewhere.yaml"), "table of keys")
+    return {theirs: key for key, known in ours.items() for theirs in known}
 
 
 @dataclass(frozen=True)
@@ -76,7 +63,7 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     if fault["type"] == "value_error":
         said, hint = fault["ctx"]["error"], None
         if isinstance(said, OptionError):
-            hint = ELSEWHERE.get(said.option, f"{path}.{said.near}" if said.near else None)
+            hint = _elsewhere().get(said.option, f"{path}.{said.near}" if said.near else None)
         return RecipeError(f"{path + ': ' if path else ''}{said}", hint=hint)
     description = _description(model, steps)
     meaning = f" ({description})" if description else ""
@@ -104,7 +91,7 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     there += f" There are: {', '.join(sorted(known))}." if known else " It takes none."
     there += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
     hint = ".".join(filter(None, [parent, near])) if near else None
-    elsewhere = ELSEWHERE.get(steps[-1])
+    elsewhere = _elsewhere().get(steps[-1])
     # The nearest key of this section is what was meant, where the recipe's sections are not the question.
     if elsewhere is not None and not (where.owner and near):
         hint, there = elsewhere, there if where.owner else ""

@@ -1,10 +1,9 @@
-"""Sections about what runs cost: bytes, seconds, hosts, and faults on the way."""
+"""Sections about what runs cost: bytes, epsilon by round, seconds, hosts, and faults on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -13,18 +12,44 @@ from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section
 from rayfed_kd.results.charts.bars import draw_bars, draw_phases
 from rayfed_kd.results.charts.lines import Line
+from rayfed_kd.results.schemas import EPSILONS, NOT_COVERED
 from rayfed_kd.results.screen_table import TextTable
+
+PROMISE = ("neighbours", "noise", "sampling", "accountant")
+COLUMNS = (*EPSILONS, "delta", "noise_multiplier", "clip", "row_clip", "releases")
+
+
+def privacy_section(runs: Sequence[Run]) -> Section | None:
+    """Each run's epsilon after its last round, and by round; None if no run has `privacy`."""
+    rows, lines, looks = [], list[Line](), dict[str, int]()
+    for run in runs:
+        spent = run.tables["privacy"].to_pylist()
+        if not spent:
+            continue
+        last = spent[-1]
+        words = [str(last[name]) for name in PROMISE]
+        shown = ["" if last[name] is None else f"{last[name]:.6g}" for name in COLUMNS]
+        rows.append((run.label, *words, *shown))
+        for name in EPSILONS:
+            if last[name] is not None:
+                look = looks.setdefault(f"{run.group}, {name.replace('_', ' ')}", len(looks))
+                lines.append(Line(look, [row["round"] for row in spent], [row[name] for row in spent]))
+    if not rows:
+        return None
+    notes = [
+        "Client level: epsilon bounds what an observer learns of one client's data, all of it.",
+        "With noise at the server, epsilon is that of an observer of the models that it sends. With noise at "
+        "clients it holds for a server that sees only sums (secure aggregation), and the local epsilon for "
+        "one that sees each message. Evaluation on clients' test samples has no noise.",
+        f"{NOT_COVERED[0].upper()}{NOT_COVERED[1:]}.",
+    ]
+    header = ["run", *(name.replace("_", " ") for name in (*PROMISE, *COLUMNS))]
+    picture = lines_picture("Epsilon by round", lines, "round", "A line per run, by round")
+    return Section("Privacy", notes, [TextTable("Privacy", header, rows, left=5)], looks, [picture])
+
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
 MIB = 2.0**20
-GPU_HEADER = (
-    *("most GPU MB", "most GPU MB of tensors", "GPU busy %"),
-    *("MiB to GPU", "MiB from GPU", "copies to GPU", "copies from GPU"),
-)
-GPU_NOTE = (
-    "GPU busy is the driver's number, sampled at the end of client steps and of all processes on that GPU. "
-    "Copies are those of client steps: messages, replies, states and lists of samples."
-)
 MOST_HOSTS = 14  # hosts that have a colour each
 
 
@@ -32,12 +57,8 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
     """Bytes that were sent, by kind and direction; None if no run has messages."""
     rows, bars, looks, coded = list[Sequence[str]](), dict[str, dict[int, float]](), dict[str, int](), False
     for run in runs:
-        keys = ["kind", "direction"]
-        sums = (
-            run.tables["messages"]
-            .group_by(keys)
-            .aggregate([("bytes", "sum"), ("raw_bytes", "sum"), ("client", "count")])
-        )
+        grouped = run.tables["messages"].group_by(["kind", "direction"])
+        sums = grouped.aggregate([("bytes", "sum"), ("raw_bytes", "sum"), ("client", "count")])
         traffic = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
         rounds = max(run.tables["rounds"].num_rows, 1)
         if traffic:
@@ -91,7 +112,7 @@ def time_section(runs: Sequence[Run]) -> Section | None:
 
 def hosts_section(runs: Sequence[Run]) -> Section | None:
     """Work and memory of the client hosts; None if no run has any."""
-    rows, on_gpu = list[Sequence[str]](), list[Sequence[str]]()
+    rows = list[Sequence[str]]()
     memory, busy, looks = list[Line](), list[Line](), dict[str, int]()
     apart = sum(len(set(run.tables["hosts"]["host"].to_pylist())) for run in runs) <= MOST_HOSTS
     for run in runs:
@@ -108,49 +129,17 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
             nodes = ", ".join(sorted({row["node"] for row in own}))
             tasks = f"{sum(row['clients'] for row in own):,}"
             rows.append((run.label, str(host), nodes, str(len(own)), tasks, *shown))
-            on_gpu.append(_gpu_cells(own))
             memory.append(Line(look, rounds, [row["rss_mb"] or 0.0 for row in own]))
             busy.append(Line(look, rounds, [row["busy_s"] for row in own]))
     if not rows:
         return None
-    header: Sequence[str] = (
-        "run",
-        "host",
-        "node",
-        "rounds",
-        "client steps",
-        "busy s",
-        "busy %",
-        "most memory MB",
-    )
-    notes = list[str]()
-    if any(cell for cells in on_gpu for cell in cells):
-        notes, header = [GPU_NOTE], (*header, *GPU_HEADER)
-        rows = [(*row, *cells) for row, cells in zip(rows, on_gpu, strict=True)]
+    header = ["run", "host", "node", "rounds", "client steps", "busy s", "busy %", "most memory MB"]
     pictures = [
         lines_picture("Memory of client hosts, MB", memory, "round", "A line per host, by round"),
         lines_picture("Busy seconds of client hosts", busy, "round", "A line per host, by round"),
     ]
     legend = looks if len(looks) > 1 else {}
-    return Section("Hosts", notes, [TextTable("Client hosts", header, rows, left=3)], legend, pictures)
-
-
-def _gpu_cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A host's cells under `GPU_HEADER`; empty where nothing was measured."""
-
-    def values(column: str) -> list[float]:
-        return [row[column] for row in rows if row[column] is not None]
-
-    most = [values(column) for column in ("gpu_mb", "gpu_peak_mb")]
-    busy = [(row["busy_s"], row["gpu_busy"]) for row in rows if row["gpu_busy"] is not None]
-    busy_s = sum(seconds for seconds, _ in busy)
-    sizes, copies = ([values(f"gpu_{what}_{way}") for way in ("in", "out")] for what in ("bytes", "copies"))
-    return [
-        *(f"{max(found):,.0f}" if found else "" for found in most),
-        f"{100 * sum(seconds * share for seconds, share in busy) / busy_s:.0f}" if busy_s else "",
-        *(f"{sum(found) / MIB:,.2f}" if found else "" for found in sizes),
-        *(f"{sum(found):,}" if found else "" for found in copies),
-    ]
+    return Section("Hosts", (), [TextTable("Client hosts", header, rows, left=3)], legend, pictures)
 
 
 def faults_section(runs: Sequence[Run]) -> Section:

@@ -1,61 +1,105 @@
-"""Write the page of `rayfed-kd report`: HTML that needs no other file, and its tables as Markdown."""
+"""Write the page of `rayfed-kd report`: HTML that needs no other file, and its tables as Markdown.
+
+It says where the page goes, and which files it may replace.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from rayfed_kd.comparison.writers.markdown import escaped
+from rayfed_kd.comparison.writers.all_tables import escaped
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, make_folder, remove_unfinished, writing
-from rayfed_kd.reporting.against_section import against_section
-from rayfed_kd.reporting.comparison_section import comparison_section, study_title
-from rayfed_kd.reporting.cost_sections import bytes_section, faults_section, hosts_section, time_section
-from rayfed_kd.reporting.page_files import check_replaceable, page_path, stamp_of
+from rayfed_kd.reporting import cost_sections, result_sections
 from rayfed_kd.reporting.pictures import SERIES
-from rayfed_kd.reporting.privacy_section import privacy_section
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
-from rayfed_kd.reporting.result_sections import (
-    clients_section,
-    logged_section,
-    metrics_section,
-    partition_section,
-)
 from rayfed_kd.reporting.run_sections import recipes_section, runs_section
-from rayfed_kd.reporting.search_sections import search_section
 from rayfed_kd.reporting.sections import Section
+from rayfed_kd.reporting.study_sections import (
+    against_section,
+    comparison_section,
+    search_section,
+    study_title,
+)
 from rayfed_kd.results.charts.figure import DASHES
 
+if TYPE_CHECKING:
+    from rayfed_kd.comparison.compare import ComparisonResult
+    from rayfed_kd.experiment.result import Result
+    from rayfed_kd.tuning.search_result import SearchResult
 
-class HasFolder(Protocol):
-    """A result that lies in a folder: of a run, a comparison or a search."""
+NAME = "report.html"
+MARK = "rayfed-kd-report"  # stands before a page's stamp in the file
+HEAD = 4000  # characters of a file, among which a page has its stamp
 
-    @property
-    def folder(self) -> Path:
-        """Where it lies."""
+
+def page_path(folders: Sequence[Path], to: Path | None) -> Path:
+    """The page's file.
+
+    Args:
+        folders: what the page is about.
+        to: the name that was given; None: report.html, of one folder inside it, of several in the current
+            folder.
+    """
+    if to is not None:
+        return to
+    return folders[0] / NAME if len({folder.resolve() for folder in folders}) == 1 else Path(NAME)
+
+
+def stamp_of(folders: Sequence[Path], page: Path) -> str:
+    """What tells a page apart from one about other folders: it stays the same if all of them are moved.
+
+    Args:
+        folders: what the page is about.
+        page: its file.
+    """
+    here = page.parent.resolve()
+    places = sorted({os.path.relpath(folder.resolve(), here) for folder in folders})
+    return f"{MARK} {hashlib.sha256(os.fsencode(os.linesep.join(places))).hexdigest()[:16]}"
+
+
+def check_replaceable(paths: Sequence[Path], stamp: str) -> None:
+    """Check that nothing is lost: a file is replaced only if it is the page of the same folders.
+
+    Args:
+        paths: the files that are to be written.
+        stamp: the page's.
+
+    Raises:
+        RecipeError: one of them is there, and is another page, or none.
+    """
+    for path in paths:
+        if path.is_file() and stamp not in path.read_text(encoding="utf8", errors="replace")[:HEAD]:
+            raise RecipeError(
+                f"{path} is there, and is no report about the same folders; "
+                "expected another name under --to, or --force to replace it"
+            )
 
 
 # In this order; a section is left out where the runs have nothing for it.
 RUN_SECTIONS: Sequence[Callable[[Sequence[Run]], Section | None]] = (
-    metrics_section,
-    clients_section,
-    partition_section,
-    bytes_section,
-    privacy_section,
-    time_section,
-    hosts_section,
-    logged_section,
-    faults_section,
+    result_sections.metrics_section,
+    result_sections.clients_section,
+    result_sections.partition_section,
+    cost_sections.bytes_section,
+    cost_sections.privacy_section,
+    cost_sections.time_section,
+    cost_sections.hosts_section,
+    result_sections.logged_section,
+    cost_sections.faults_section,
     recipes_section,
 )
 
 
 def report(
-    *runs: str | Path | HasFolder,
+    *runs: str | Path | Result | ComparisonResult | SearchResult,
     to: str | Path | None = None,
     against: Sequence[str] = (),
     force: bool = False,
@@ -149,13 +193,9 @@ def _templates() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {"slug": _slug, "markdown": escaped}
-    environment.tests["photo"] = _is_photo
+    # Runs' pictures of images, whose colours a dark page must not invert.
+    environment.tests["photo"] = lambda title: title.startswith(("samples-", "class_means-"))
     return environment
-
-
-def _is_photo(title: str) -> bool:
-    """Whether a run's picture shows images, whose colours a dark page must not invert."""
-    return title.startswith(("samples-", "class_means-"))
 
 
 def _slug(text: str) -> str:

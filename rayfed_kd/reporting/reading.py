@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_kd.comparison.curves import CURVE_TABLES, Curve, curves_of
-from rayfed_kd.comparison.writers.markdown import read_table_line
-from rayfed_kd.errors import DataError, RecipeError, naming, shown
+from rayfed_kd.comparison.writers.all_tables import read_table_line
+from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
 from rayfed_kd.files import file_name, no_folder
 from rayfed_kd.recipe.loading import load_recipe
@@ -26,13 +26,6 @@ from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.search_result import SearchResult, read_search_result
 
-# Columns without which there is no page; of others a cell may be empty.
-COUNTED_ON = {
-    "rounds": ("round", "wall_s", "bytes_up", "bytes_down"),
-    "messages": ("direction", "kind", "bytes"),
-    "hosts": ("node", "busy_s", "clients"),
-    **dict.fromkeys(("metrics", "clients", "scores"), ("round", "model")),
-}
 SEED = re.compile(r"-seed\d+(\.running)?$")
 
 
@@ -194,19 +187,7 @@ def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
     missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
-    if fault := _fault(name, table):
-        raise RecipeError(f"{folder}: table {name} has rows {fault}; {versions}")
     return table
-
-
-def _fault(name: str, table: pa.Table) -> str | None:
-    """Rows that no run of this version writes; None if there are none: sums and pictures count on them."""
-    for column in COUNTED_ON.get(name, ()):
-        if table[column].null_count:
-            return f"without {column}"
-    directions = set(table["direction"].unique().to_pylist()) if name == "messages" else set()
-    other = sorted(directions - {"up", "down"})
-    return f"with the direction {shown(other[0])}; expected up or down" if other else None
 
 
 def _status(noted: Mapping[str, Any], recipe: Recipe, rounds: int) -> str:

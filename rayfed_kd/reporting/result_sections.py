@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from rayfed_kd.comparison.costs import AXES, AxisName
 from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.table_text import metric_digits, metric_title
-from rayfed_kd.comparison.writers.mean_lines import mean_line
+from rayfed_kd.comparison.writers.pictures import mean_line
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.pictures import (
@@ -29,12 +29,16 @@ from rayfed_kd.reporting.sections import Section, series_curves, series_looks, s
 from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
-from rayfed_kd.results.model_names import model_notes
-from rayfed_kd.results.score_names import is_score
+from rayfed_kd.results.names import is_score, model_notes
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
 
+QUANTILES = {"least": 0, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "most": 1}
+SCORES = (
+    "official_NAME and local_NAME: metrics that the recipe names, on the official test part and on the "
+    "clients' test parts together."
+)
 STATISTICS = ("last", "best", f"last{LAST}")  # of a model in a run's summary
 
 
@@ -73,7 +77,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             "is better); WLP: the worst client's; UA: the plain mean.",
             "Best: all metrics of a model in one round, the first in which its accuracy on the official test "
             "part, else AMP, is largest.",
-            *_score_notes(metrics),
+            *([SCORES] if any(map(is_score, metrics)) else []),
             *(["Curves: the mean over seeds, and a band of one sample deviation."] if _seeded(runs) else []),
             *(f"{line}." for line in model_notes(row[1] for row in rows)),
             *_untested_notes(runs),
@@ -82,15 +86,6 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
         looks,
         [picture for picture in pictures if picture is not None],
     )
-
-
-def _score_notes(metrics: Iterable[str]) -> Iterator[str]:
-    """What a reader must know of metrics that recipes name, if there are any."""
-    if any(map(is_score, metrics)):
-        yield (
-            "official_NAME and local_NAME: metrics that the recipe names, on the official test part and on "
-            "the clients' test parts together."
-        )
 
 
 def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
@@ -134,22 +129,12 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
     for run in runs:
         for model, percents in _client_accuracies(run).items():
             pooled[series_name(runs, run, model)] += percents
-            points = np.quantile(percents, [0, 0.25, 0.5, 0.75, 1])
+            points = np.quantile(percents, [*QUANTILES.values()])
             shown = [f"{value:.2f}" for value in (*points, np.mean(percents))]
             rows.append((run.label, model, str(len(percents)), *shown))
     if not rows:
         return None
-    header = (
-        "run",
-        "model",
-        "clients",
-        "least",
-        "lower quartile",
-        "median",
-        "upper quartile",
-        "most",
-        "mean",
-    )
+    header = ("run", "model", "clients", *QUANTILES, "mean")
     looks = series_looks(runs)
     highest = max(np.histogram(percents, PERCENTS)[0].max() for percents in pooled.values())
     pictures = []

@@ -14,18 +14,8 @@ from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section
 from rayfed_kd.results.screen_table import TextTable
 
-# Sections of a recipe that `_facts` has whole, and what they are called there.
-SHOWN = {
-    "model": "model",
-    "client_models": "client models",
-    "partition": "partition",
-    "sampling": "sampling",
-    "local": "local training",
-    "schedule": "schedule",
-    "clock": "clock",
-    "attack": "attack",
-    "privacy": "privacy",
-}
+# Sections of a recipe that `_facts` has whole.
+SHOWN = ("model", "client_models", "partition", "sampling", "local", "schedule", "clock", "attack", "privacy")
 SHOWN_OF_DATA = ("data.name", "data.fraction", "data.augment")
 
 
@@ -56,7 +46,11 @@ def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
         *(f"{name} {version}" for name, version in packages.items()),
     ]
     machine = [environment.get(key, "") for key in ("system", "instruction_set")]
-    sections = recipe.model_dump(include=set(SHOWN), exclude_none=True)
+    sections, file = recipe.model_dump(include=set(SHOWN), exclude_none=True), recipe.partition.file
+    if file is not None:  # the scheme that stands beside it has drawn nothing
+        unused = ("name", "file", *recipe.partition.options)
+        others_of_it = {key: value for key, value in sections["partition"].items() if key not in unused}
+        sections["partition"] = {"name": f"from {file}", **others_of_it}
     return {
         "method": _options_text(recipe.method.model_dump()),
         "paper": run.paper,
@@ -64,7 +58,7 @@ def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
         "seed": str(recipe.seed),
         "status": run.status,
         "data": _options_text(recipe.data.model_dump(include={"name", "fraction", "augment"})),
-        **{title: _options_text(sections.get(key, "")) for key, title in SHOWN.items()},
+        **{key.replace("_", " "): _options_text(sections.get(key, "")) for key in SHOWN},
         **others,
         "folder": str(run.folder),
         "started": environment.get("started", ""),

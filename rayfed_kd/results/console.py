@@ -6,16 +6,18 @@ A terminal gets a line a round above a live line, a file or pipe plain lines.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from rayfed_kd.errors import counted
+from rayfed_kd.results.names import is_score
 from rayfed_kd.results.schemas import EPSILONS
-from rayfed_kd.results.score_names import is_score
 from rayfed_kd.results.screen import Screen, Shown, fitting
-from rayfed_kd.results.summary_table import counted, summary_notes, summary_tables
+from rayfed_kd.results.summary_table import summary_notes, summary_tables
 from rayfed_kd.results.telling import Teller
-from rayfed_kd.results.time_left import TimeLeft, clock_text, left_text
+from rayfed_kd.results.time_left import clock_text, left_text, seconds_left
 
 
 class RunConsole(Screen):
@@ -27,7 +29,7 @@ class RunConsole(Screen):
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         super().__init__(stream)
-        self._left = TimeLeft()
+        self._noted = time.monotonic()  # when the last round ended, or the run began
         self._phase = ""
         self._last: Mapping[str, Any] = {}
         self._last_metrics: Mapping[str, Any] = {}
@@ -63,8 +65,7 @@ class RunConsole(Screen):
         # A file's first lines say what runs; then it gets a line for each phase, but not for each percent.
         if text and self._began and not self.live and text.split()[:2] != self._phase.split()[:2]:
             self.message(text)
-        if text != self._phase:
-            self._phase = text
+        self._phase = text
 
     def round(self, event: Mapping[str, Any]) -> None:
         """Print a line about a finished round.
@@ -73,33 +74,23 @@ class RunConsole(Screen):
             event: as `RunRecorder` makes it.
         """
         self._phase = ""
-        self._left.note(event)
+        self._noted = time.monotonic()
         self._last, self._last_metrics = event, event.get("metrics") or self._last_metrics
         if not self.live:
-            self.message(round_line(event, self._left.seconds()))
+            self.message(round_line(event, seconds_left(event)))
         else:
             head = _round_head(event, None)
             self.message(f"{head}  {fitting([*_event_texts(event)], self.console.width - len(head) - 2)}")
 
     def shown(self) -> Shown:
         """The round, what it brought, and the time left."""
-        event, since = self._last, clock_text(self._left.since_last)
+        event, since_s = self._last, time.monotonic() - self._noted
         if self._phase or not event:
-            return Shown(self._phase or "round 1", None, since, ())
+            return Shown(self._phase or "round 1", None, clock_text(since_s), ())
         metrics = [*_event_texts({**event, "metrics": self._last_metrics})]
         done = event["round"] / event["rounds"]
         head = f"round {event['round']}/{event['rounds']}"
-        return Shown(head, done, left_text(self._left.seconds()), metrics)
-
-    def minute_text(self) -> str:
-        """The round under way; nothing when there is none left."""
-        since = f"for {clock_text(self._left.since_last)} so far"
-        if self._phase or not self._last:
-            return f"{self._phase or 'round 1'}, {since}"
-        if self._last["round"] == self._last["rounds"]:
-            return ""
-        left = left_text(self._left.seconds())
-        return f"round {self._last['round'] + 1}/{self._last['rounds']}, {since}, about {left}"
+        return Shown(head, done, left_text(seconds_left(event, since_s)), metrics)
 
     def finish(
         self, summary: Mapping[str, Any], folder: Path, seconds: float, *, resumed: bool = False
@@ -131,8 +122,8 @@ class RunConsole(Screen):
             + f"up {format_bytes(sent['up'])}, down {format_bytes(sent['down'])}"
         )
         self.console.print(f"run folder   {folder}")
-        board = f"tensorboard {_named_events(folder)}"
-        self.console.print(f"look at it   {board} --window_title={shlex.quote(folder.name)}")
+        if (folder / "tensorboard").is_dir():
+            self.console.print(f"look at it   tensorboard --logdir {shlex.quote(str(folder))}")
         self.console.print(f"report       rayfed-kd report {shlex.quote(str(folder))}")
 
 
@@ -178,17 +169,6 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     yield f"up {format_bytes(event['bytes_up'])} down {format_bytes(event['bytes_down'])}"
     if event.get("sim_s") is not None:
         yield f"simulated {event['sim_s']:,.1f} s"
-
-
-def _named_events(folder: Path) -> str:
-    """The option that makes TensorBoard show a run by its name, as NAME/tensorboard.
-
-    `--logdir` names a run by its path below the folder given: the folder itself is ".". `--logdir_spec` gives
-    it a name, but splits its value at colons and commas.
-    """
-    if any(sign in str(folder) for sign in ":,"):
-        return f"--logdir {shlex.quote(str(folder))}"
-    return f"--logdir_spec={shlex.quote(f'{folder.name}:{folder}')}"  # `=`: a name may begin with "-"
 
 
 def format_bytes(count: int) -> str:

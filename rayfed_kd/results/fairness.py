@@ -6,7 +6,6 @@ AMP, FM and WLP are Definitions 1 to 3 of Zhou et al. 2023 (FedKF), section III-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,7 @@ import numpy as np
 Counts = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class ClientMetrics:
-    """Four measures of clients' accuracies a_k, each in [0, 1].
-
-    Attributes:
-        amp: averaged model performance, sum_k |D_k| a_k / |D|.
-        fm: fairness metric, the population variance of a_k.
-        wlp: worst local performance, min a_k.
-        ua: user accuracy, the plain mean of a_k.
-    """
-
-    amp: float
-    fm: float
-    wlp: float
-    ua: float
-
-
-def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = None) -> ClientMetrics:
+def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = None) -> dict[str, float]:
     """Compute the four measures. Clients without test samples are left out.
 
     Args:
@@ -40,17 +22,17 @@ def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = No
         weights: [K], |D_k|, the weights of AMP; None: the test samples, which are in proportion to all
             samples of a client.
 
-    Returns: the measures over all tested clients.
+    Returns: the measures over all tested clients, of their accuracies a_k in [0, 1]:
+        amp: averaged model performance, sum_k |D_k| a_k / |D|.
+        fm: fairness metric, the population variance of a_k.
+        wlp: worst local performance, min a_k.
+        ua: user accuracy, the plain mean of a_k.
 
     Raises:
-        ValueError: the shapes differ, no client has a test sample, or the tested clients' weights are
+        ValueError: no client has a test sample, or the tested clients' weights are
             negative or all zero.
     """
     sizes = samples if weights is None else weights
-    if not correct.shape == samples.shape == sizes.shape:
-        raise ValueError(
-            f"correct {correct.shape}, samples {samples.shape} and weights {sizes.shape} differ, expected [K]"
-        )
     tested = samples > 0
     if not tested.any():
         raise ValueError("no client has a test sample")
@@ -58,9 +40,9 @@ def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = No
     size = sizes[tested]
     if (size < 0).any() or not size.any():
         raise ValueError(f"weights of tested clients are {size.tolist()}, expected 0 or more, not all 0")
-    return ClientMetrics(
-        amp=float((accuracy * size).sum() / size.sum()),
-        fm=float(accuracy.var()),
-        wlp=float(accuracy.min()),
-        ua=float(accuracy.mean()),
-    )
+    return {
+        "amp": float((accuracy * size).sum() / size.sum()),
+        "fm": float(accuracy.var()),
+        "wlp": float(accuracy.min()),
+        "ua": float(accuracy.mean()),
+    }

@@ -7,6 +7,7 @@ the summary come later, from `rayfed_kd.results.recorder`.
 from __future__ import annotations
 
 import platform
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,18 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rayfed_kd import files
 from rayfed_kd.data.cache import content_hashes
 from rayfed_kd.errors import DataError, shown
-from rayfed_kd.files import (
-    atomic_write,
-    locked_folder,
-    new_folder,
-    read_json,
-    remove_unfinished,
-    unwritable_folder,
-    write_json,
-    written_aside,
-)
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
@@ -62,7 +54,7 @@ def run_folder(recipe: Recipe) -> Iterator[Path]:
         RecipeError: another process works in the folder, or it cannot be written.
     """
     folder = _chosen_folder(recipe)
-    with locked_folder(folder, "results.folder", "running"):
+    with files.locked_folder(folder, "results.folder", "running"):
         yield folder
 
 
@@ -82,14 +74,7 @@ def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> No
     Raises:
         RecipeError: the folder cannot be written.
     """
-    writers = _description_writers(recipe, setting, engine)
-    with _writing(folder):
-        for name in DESCRIPTION:  # of another recipe, whose run was killed before it had begun
-            if name not in writers:
-                (folder / name).unlink(missing_ok=True)
-        for name, write in writers.items():
-            write(folder / name)
-        write_recipe(folder, _decided(recipe, setting))
+    _describe(folder, recipe, setting, engine, DESCRIPTION)
 
 
 def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
@@ -104,29 +89,29 @@ def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) ->
     Raises:
         RecipeError: the folder cannot be written.
     """
-    with _writing(folder):
+    _describe(folder, recipe, setting, engine, ())
+
+
+def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, old: Sequence[str]) -> None:
+    """Write what is not there; `old` files are of another recipe, whose run was killed before it began."""
+    try:
+        for place in (folder, folder / "figures"):
+            files.remove_unfinished(place)
+        for name in old:
+            (folder / name).unlink(missing_ok=True)
         for name, write in _description_writers(recipe, setting, engine).items():
             if not (folder / name).exists():
                 write(folder / name)
         write_recipe(folder, _decided(recipe, setting))
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Remove what a killed process left unfinished; a disk that takes no more becomes a RecipeError."""
-    try:
-        for place in (folder, folder / "figures"):
-            remove_unfinished(place)
-        yield
     except OSError as error:
-        raise unwritable_folder(folder, "results.folder", error) from None
+        raise files.unwritable_folder(folder, "results.folder", error) from None
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write config.yaml, with the comment that the recipe's file begins with."""
     text = yaml_text(recipe.model_dump())
     header = f"{recipe.header}\n" if recipe.header else ""
-    atomic_write(folder / CONFIG, header + text)
+    files.atomic_write(folder / CONFIG, header + text)
 
 
 def _decided(recipe: Recipe, setting: Setting) -> Recipe:
@@ -150,16 +135,16 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
 
     def write_options(path: Path) -> None:
         options = yaml_text(_resolved_options(recipe, setting))
-        atomic_write(path, f"# As they were, with all defaults.\n{options}")
+        files.atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
     def write_environment(path: Path) -> None:
         dump = recipe.model_dump()
         fingerprints = {
-            "own_code": own_code(_texts(dump)),
+            "own_code": own_code(_texts({**dump, "results": None})),  # own trackers decide nothing
             "files": named_files(_texts([dump["model"], dump["client_models"], dump["method"]])),
             "data": content_hashes(setting.dataset),
         }
-        write_json(path, {**environment(engine), **fingerprints})
+        files.write_json(path, {**environment(engine), **fingerprints, "id": secrets.token_hex(8)})
 
     writers: dict[str, Callable[[Path], None]] = {
         "environment.json": write_environment,
@@ -193,7 +178,7 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         "class": list(dataset.class_names) * clients,
         "samples": counts.ravel(),
     }
-    with written_aside(path) as aside:
+    with files.written_aside(path) as aside:
         pq.write_table(pa.table(columns), aside)
 
 
@@ -204,7 +189,7 @@ def _chosen_folder(recipe: Recipe) -> Path:
     # A method or data of the user's own is named as package.module:Object.
     method, data = (location.rpartition(":")[2] for location in (recipe.method.name, recipe.data.name))
     name = f"{method}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
-    return new_folder(Path("runs").resolve() / name, "results.folder")
+    return files.new_folder(Path("runs").resolve() / name, "results.folder")
 
 
 def environment(engine: str) -> dict[str, Any]:
@@ -264,7 +249,7 @@ def read_environment(folder: Path) -> dict[str, Any]:
         DataError: the file is damaged.
     """
     path = folder / "environment.json"
-    content = read_json(path)
+    content = files.read_json(path)
     kinds = {"packages": dict, "command": list, "gpus": list, "own_code": dict, "files": dict, "data": dict}
     for key, kind in kinds.items():
         value = content.get(key, kind())
@@ -279,10 +264,10 @@ def changed_packages(folder: Path) -> list[str]:
     Args:
         folder: a run's folder.
 
-    Returns: a text for each, as `torch 2.1, now 2.2` or `another my_method.py`; empty if nothing changed or
+    Returns: a text for each, as `torch 2.1, now 2.2`; empty if nothing changed or
         the folder has no environment.json.
     """
-    own = [f"another {module}.py" for module in changed_own_code(folder)]
+    own = [f"another {module}.py, or from here none is found" for module in changed_own_code(folder)]
     known = read_environment(folder).get("files", {})
     now = named_files(known)
     own += [f"another {name}" for name, digest in known.items() if now.get(name, digest) != digest]

@@ -2,98 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 
 from rayfed_kd.errors import RecipeError, nearest, shown
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
 CONFIG = "config.yaml"  # the recipe; a folder without it holds no run
 TABLES = "tables"  # the folder of tables
-
-_INT, _FLOAT, _TEXT = pa.int64(), pa.float64(), pa.string()
-
-
-def _by_round(**columns: pa.DataType) -> pa.Schema:
-    """The columns of a table: of every one the first two are the round, and simulated seconds until then."""
-    return pa.schema({"round": _INT, "sim_s": _FLOAT, **columns})
+UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
+FIRST = {"round": "int64", "sim_s": "float64"}  # columns of every table
 
 
-SCHEMAS: dict[str, pa.Schema] = {
-    "rounds": _by_round(
-        wall_s=_FLOAT,
-        dispatch_s=_FLOAT,
-        client_s=_FLOAT,
-        server_s=_FLOAT,
-        evaluate_s=_FLOAT,
-        bytes_up=_INT,
-        bytes_down=_INT,
-        cohort=_INT,
-        dropped=_INT,
-        staleness=_FLOAT,
-        losses=pa.map_(_TEXT, _FLOAT),
-        bad_replies=_INT,
-    ),
-    "metrics": _by_round(
-        model=_TEXT,
-        amp=_FLOAT,
-        fm=_FLOAT,
-        wlp=_FLOAT,
-        ua=_FLOAT,
-        server_accuracy=_FLOAT,
-        server_loss=_FLOAT,
-        not_finite=_INT,
-    ),
-    "clients": _by_round(
-        client=_INT,
-        model=_TEXT,
-        samples=_INT,
-        correct=_INT,
-        accuracy=_FLOAT,
-    ),
-    "scores": _by_round(
-        model=_TEXT,
-        metric=_TEXT,
-        test=_TEXT,
-        samples=_INT,
-        value=_FLOAT,
-        better=_TEXT,
-    ),
-    "messages": _by_round(
-        client=_INT,
-        direction=_TEXT,
-        kind=_TEXT,
-        bytes=_INT,
-        raw_bytes=_INT,
-        parts=_INT,
-    ),
-    "privacy": _by_round(
-        epsilon=_FLOAT,
-        local_epsilon=_FLOAT,
-        delta=_FLOAT,
-        releases=_INT,
-        noise_multiplier=_FLOAT,
-        clip=_FLOAT,
-        row_clip=_FLOAT,
-        unit=_TEXT,
-        neighbours=_TEXT,
-        noise=_TEXT,
-        sampling=_TEXT,
-        accountant=_TEXT,
-    ),
-    "hosts": _by_round(
-        host=_INT,
-        node=_TEXT,
-        rss_mb=_FLOAT,
-        gpu_mb=_FLOAT,
-        busy_s=_FLOAT,
-        clients=_INT,
-        gpu_peak_mb=_FLOAT,
-        gpu_busy=_FLOAT,
-        gpu_copies_in=_INT,
-        gpu_bytes_in=_INT,
-        gpu_copies_out=_INT,
-        gpu_bytes_out=_INT,
-    ),
-}
+def _schemas() -> dict[str, pa.Schema]:
+    """The tables' columns, as schemas.yaml has them; the first two are round and simulated seconds."""
+    types = {name: pa.type_for_alias(name) for name in ("int64", "float64", "string")}
+    types["numbers by name"] = pa.map_(types["string"], types["float64"])
+    tables = read_yaml_file(Path(__file__).with_suffix(".yaml"), "list of tables")
+    return {
+        name: pa.schema({key: types[kind] for key, kind in {**FIRST, **columns}.items()})
+        for name, columns in tables.items()
+    }
+
+
+SCHEMAS = _schemas()
 
 # Columns that measure a host's device: null on a CPU.
 GPU_COLUMNS = SCHEMAS["hosts"].names[-6:]
@@ -124,7 +57,5 @@ def check_table_name(name: str) -> None:
     Raises: RecipeError naming the tables, and the nearest.
     """
     if name not in SCHEMAS:
-        raise RecipeError(
-            f"a run has no table {shown(name)}; there are {', '.join(SCHEMAS)}.",
-            hint=nearest(name, SCHEMAS) if isinstance(name, str) else None,
-        )
+        hint = nearest(name, SCHEMAS) if isinstance(name, str) else None
+        raise RecipeError(f"a run has no table {shown(name)}; there are {', '.join(SCHEMAS)}.", hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import IO, NamedTuple, Self
 
 from rich.console import Console, RenderableType
@@ -35,7 +36,7 @@ class Shown(NamedTuple):
 class Screen:
     """Prints lines. A terminal gets a live line below them, a file or pipe a line after each quiet minute.
 
-    Those who inherit say what is shown: `shown` for the live line, `minute_text` for a quiet minute. As a
+    Those who inherit say what is shown. As a
     context it stops at the block's end.
 
     Args:
@@ -66,8 +67,10 @@ class Screen:
         raise NotImplementedError
 
     def minute_text(self) -> str:
-        """The line of a quiet minute; empty for none."""
-        raise NotImplementedError
+        """The same in a line, for a quiet minute."""
+        shown = self.shown()
+        left = f"about {shown.left}" if shown.left and shown.done is not None else shown.left
+        return "; ".join(filter(None, (shown.head, left, ", ".join(shown.facts))))
 
     @property
     def live(self) -> bool:
@@ -109,8 +112,7 @@ class Screen:
                 continue  # a line was printed meanwhile
             self._printed, since = time.monotonic(), self._stopping
             stopping = "" if since is None else f"stopping, for {clock_text(self._printed - since)} so far"
-            if text := stopping or self.minute_text():
-                self.message(text)
+            self.message(stopping or self.minute_text())
 
 
 class LiveLine(Progress):
@@ -153,10 +155,5 @@ def fitting(facts: Sequence[str], width: int) -> str:
         facts: in order; a fact is shown whole or not at all.
         width: columns.
     """
-    text = ""
-    for fact in facts:
-        longer = f"{text}  {fact}" if text else fact
-        if len(longer) > width:
-            break
-        text = longer
-    return text
+    lines = accumulate(facts, "{}  {}".format)
+    return max((line for line in lines if len(line) <= width), key=len, default="")

@@ -113,9 +113,3 @@ class StudyConsole(Screen):
             since = clock_text(time.monotonic() - self._began)
             return Shown(self.work.phase or "preparing", None, since, ())
         return Shown(f"{over}/{total} {self._noun}", self.work.share(), left_text(left), self.work.running())
-
-    def minute_text(self) -> str:
-        """The same in a line."""
-        shown = self.shown()
-        left = f"about {shown.left}" if shown.left and shown.done is not None else shown.left
-        return "; ".join(filter(None, (shown.head, left, ", ".join(shown.facts))))

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from rayfed_kd.errors import shown
+from rayfed_kd.errors import counted, shown
+from rayfed_kd.results.names import is_score, with_scores
 from rayfed_kd.results.schemas import NOT_COVERED
-from rayfed_kd.results.score_names import is_score, with_scores
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)
@@ -90,7 +90,7 @@ def _diverged(last: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
             yield f"{name} is {value} in round {last['round']}"
     for row in metrics:
         if row["round"] == last.get("round") and row.get("not_finite"):
-            who = "1 client" if row["not_finite"] == 1 else f"{row['not_finite']} clients"
+            who = counted(row["not_finite"], "client")
             yield f"{row['model']} gives NaN or infinite values for {who} in round {row['round']}"
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from rayfed_kd.results.model_names import model_notes
+from rayfed_kd.errors import counted
+from rayfed_kd.results.names import is_score, model_notes
 from rayfed_kd.results.schemas import NOT_COVERED
-from rayfed_kd.results.score_names import is_score
 from rayfed_kd.results.screen_table import screen_table
 
 COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
@@ -33,7 +33,7 @@ def _model_rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     for name, model in summary["models"].items():
         yield _row(name, model["last"])
         if model["best_round"] is not None:
-            yield _row(f"{name}, best: round {model['best_round']}", model["best"])
+            yield _row(f"{name}, best round {model['best_round']}", model["best"])
 
 
 def _score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -71,11 +71,6 @@ def _undefined_notes(summary: Mapping[str, Any]) -> list[str]:
         for name, model in summary["models"].items()
         for metric, count in model.get("undefined", {}).items()
     ]
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number of things, as `1 reply` and `2 replies`."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def privacy_notes(summary: Mapping[str, Any]) -> list[str]:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-# Rounds that an estimate is the mean of: enough to even out evaluations every few rounds.
-WINDOW = 50
 
-
-class TimeLeft:
-    """Estimates when a run ends, from the seconds of its last rounds.
+def seconds_left(event: Mapping[str, Any], since_s: float = 0.0) -> float:
+    """Estimated seconds until a run ends, by the mean of its rounds so far.
 
     Args:
-        clock: gives seconds.
+        event: the last round's.
+        since_s: seconds since then. They count as one round at most: this one may be longer than others.
     """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._seconds: deque[float] = deque(maxlen=WINDOW)
-        self._left, self._noted, self._first = 0, clock(), True
-
-    def note(self, event: Mapping[str, Any]) -> None:
-        """Note a finished round's event."""
-        # The first round of a process is longer, as modules are built: it counts until there is another.
-        if self._first and self._seconds:
-            self._seconds.clear()
-            self._first = False
-        self._seconds.append(event["round_s"])
-        self._left, self._noted = event["rounds"] - event["round"], self._clock()
-
-    def seconds(self) -> float | None:
-        """Estimated seconds until the end; None before the first round has ended."""
-        if not self._seconds:
-            return None
-        mean = sum(self._seconds) / len(self._seconds)
-        # The current round's seconds so far count as one round at most: it may be a longer one.
-        return max(0.0, mean * self._left - min(self._clock() - self._noted, mean))
-
-    @property
-    def since_last(self) -> float:
-        """Seconds since the last round ended, or since the start."""
-        return self._clock() - self._noted
+    mean: float = event["wall_s"] / event["round"]
+    rounds: int = event["rounds"] - event["round"]
+    return max(0.0, mean * rounds - min(since_s, mean))
 
 
 def clock_text(seconds: float) -> str:

@@ -20,7 +20,7 @@ from rayfed_kd.errors import RecipeError, RunError, nearest
 from rayfed_kd.protocol import Declaration, Method, Unaligned
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.sections.attack import AttackRecipe
+from rayfed_kd.recipe.sections.on_the_way import AttackRecipe
 from rayfed_kd.recipe.seeds import numpy_stream
 
 ATTACKED = ("weights", "logits")

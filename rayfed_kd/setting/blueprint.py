@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.data import SOURCES
-from rayfed_kd.data.augment import AUGMENTATIONS
 from rayfed_kd.data.cache import locate_entry, open_entry
 from rayfed_kd.data.partition import SCHEMES, Partition
-from rayfed_kd.errors import RecipeError, nearest
 from rayfed_kd.features.codecs.loading import Codecs, make_codecs
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.protocol import Method
@@ -106,9 +104,4 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:
         CLASSIFIERS.bound(model, path)
     SOURCES.bound(recipe.data, "data")
     SCHEMES.bound(recipe.partition, "partition")
-    timing, codecs = read_timing(recipe), make_codecs(recipe)
-    if recipe.data.augment not in AUGMENTATIONS:
-        known = ", ".join(sorted(AUGMENTATIONS))
-        near = nearest(recipe.data.augment, AUGMENTATIONS)
-        raise RecipeError(f"data.augment = {recipe.data.augment!r}: expected one of {known}.", hint=near)
-    return timing, codecs
+    return read_timing(recipe), make_codecs(recipe)

@@ -114,8 +114,7 @@ def is_tiny(local: LocalRecipe, sizes: NDArray[np.int64], builders: Builders) ->
     """
     most_samples = int(sizes.max())
     batches = local.batch_sizes(most_samples)
-    steps = local.epochs * len(batches)
-    if not 0 < steps <= MOST_STEPS or most_samples - sizes.min() > MOST_DIFFERENCE:
+    if not 0 < local.steps_of(most_samples) <= MOST_STEPS or most_samples - sizes.min() > MOST_DIFFERENCE:
         return False
     rows = max(batches)
     with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator

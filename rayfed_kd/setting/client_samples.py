@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, counted
 from rayfed_kd.protocol import RECIPE_MODEL
 from rayfed_kd.recipe.registry import blame
 from rayfed_kd.recipe.sample_shapes import Shape
@@ -43,9 +43,10 @@ def _check_whole_batches(setting: Setting) -> None:
     short = [client for client, samples in enumerate(sizes) if samples < local.batch_size]
     if local.last_batch == "drop" and short:
         raise RecipeError(
-            f"local.last_batch = 'drop': client {short[0]} has {_samples(sizes[short[0]])}, fewer than one "
-            f"batch of local.batch_size = {local.batch_size}, and would train on nothing, as {len(short)} of "
-            f"{len(sizes)} clients; expected keep or join, or a smaller local.batch_size"
+            f"local.last_batch = 'drop': client {short[0]} has "
+            f"{counted(sizes[short[0]], 'training sample')}, fewer than one batch of local.batch_size = "
+            f"{local.batch_size}, and would train on nothing, as {len(short)} of {len(sizes)} clients; "
+            "expected keep or join, or a smaller local.batch_size"
         )
 
 
@@ -63,15 +64,12 @@ def _check_single_samples(setting: Setting) -> None:
         if fault is not None:
             samples = sizes[with_it[0]]
             raise RecipeError(
-                f"local.last_batch = {local.last_batch!r}: client {with_it[0]} has {_samples(samples)}, and "
-                f"local.batch_size = {local.batch_size} leaves a batch of one, as at {len(with_it)} of "
-                f"{len(sizes)} clients; {setting.architectures.described(name).name} cannot train on one: "
+                f"local.last_batch = {local.last_batch!r}: client {with_it[0]} has "
+                f"{counted(samples, 'training sample')}, and local.batch_size = {local.batch_size} leaves "
+                f"a batch of one, as at {len(with_it)} of {len(sizes)} clients; "
+                f"{setting.architectures.described(name).name} cannot train on one: "
                 f"{fault}; expected {_cure(samples, local.batch_size)}"
             )
-
-
-def _samples(count: int) -> str:
-    return f"{count} training sample{'' if count == 1 else 's'}"
 
 
 def _cure(samples: int, batch_size: int) -> str:

@@ -37,11 +37,16 @@ def identity() -> Mapping[str, str]:
 
 
 def source_hash() -> str:
-    """A hash of all Python files of the package, independent of where it is installed."""
+    """A hash of all Python files of the package and its tables, independent of where it is installed."""
     digest = hashlib.blake2b(digest_size=8)
     # In a clone `algorithms` and `cluster` are links, which `rglob` does not follow.
     folders = os.walk(ROOT, followlinks=True)
-    files = [Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".py")]
+    files = [
+        Path(folder, name)
+        for folder, _, names in folders
+        for name in names
+        if name.endswith(".py") or (name.endswith(".yaml") and "configs" not in Path(folder).parts)
+    ]
     for file in sorted(files):
         # A zero byte ends the name and the hash has a fixed length, so other trees give other bytes.
         digest.update(f"{file.relative_to(ROOT).as_posix()}\0".encode())

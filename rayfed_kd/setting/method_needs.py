@@ -22,7 +22,7 @@ def check_generated(method: str, generates: str, dataset: Dataset) -> None:
 
     Args:
         method: its name in the recipe.
-        generates: what it makes: `images`, or `feature maps of images`.
+        generates: what it makes, as `Method.generates` says.
         dataset: with the mean and deviation that a run uses.
     Raises: RecipeError
     """
@@ -65,6 +65,38 @@ def check_public(recipe: Recipe, method: Method[Any, Any]) -> None:
             f"partition.public.labels = false: {name} needs the labels of public samples with these options; "
             f"expected true, or options with which it does not: `rayfed-kd methods {name}` lists them"
         )
+
+
+def check_epochs(recipe: Recipe, method: Method[Any, Any]) -> None:
+    """Refuse parts of an epoch, and steps, where the method divides local training by epochs.
+
+    Raises: RecipeError
+    """
+    local, name = recipe.local, recipe.method.name
+    if method.whole_epochs and not isinstance(local.epochs, int):
+        raise RecipeError(
+            f"local.{local.length}: {name} with these options divides local training by whole epochs; "
+            "expected local.epochs as a whole number, and local.steps=null"
+        )
+
+
+def check_label_options(recipe: Recipe, method: Method[Any, Any], classes: int) -> None:
+    """Refuse label smoothing and class weights that the method's loss on labels would not have.
+
+    Raises: RecipeError
+    """
+    local, name = recipe.local, recipe.method.name
+    if local.label_smoothing == 0 and local.class_weights is None:
+        return
+    key = "label_smoothing" if local.label_smoothing else "class_weights"
+    if not method.label_options:
+        raise RecipeError(
+            f"{name} does not say by `label_options` that its clients' loss on labels has it; expected none",
+            f"local.{key}",
+        )
+    weights = local.class_weights
+    if isinstance(weights, list) and len(weights) != classes:
+        raise RecipeError(f"{weights}: expected {classes} numbers, one for each class", "local.class_weights")
 
 
 def check_summed_replies(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> None:

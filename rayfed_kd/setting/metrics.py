@@ -6,26 +6,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.errors import RayfedError, RecipeError, RunError, shown
-from rayfed_kd.recipe.registry import Registry, blame, options_of
-from rayfed_kd.recipe.roles import METRIC, Better, better_of
+from rayfed_kd.recipe.registry import Registry, blame, in_modules, options_of
+from rayfed_kd.recipe.roles import METRIC, Better, better_of, metric
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.evaluation import MetricRecipe
+from rayfed_kd.setting.torchmetrics_functions import classification, probabilities
 
-METRICS = Registry(
-    {
-        "macro_f1": "rayfed_kd.setting.built_in_metrics:macro_f1",
-        "top_k_accuracy": "rayfed_kd.setting.built_in_metrics:top_k_accuracy",
-        "calibration_error": "rayfed_kd.setting.built_in_metrics:calibration_error",
-        "negative_log_likelihood": "rayfed_kd.setting.built_in_metrics:negative_log_likelihood",
-    },
-    role=METRIC,
-)
+# Few, and such as tables of the field have: of label skew (macro-F1), of many classes (top-k), and of the
+# probabilities themselves (calibration, likelihood), which accuracies do not see. All others of torchmetrics
+# have a name of their own there.
+BUILT_IN = "macro_f1 top_k_accuracy calibration_error negative_log_likelihood"
+METRICS = Registry(in_modules("rayfed_kd.setting", metrics=BUILT_IN), role=METRIC)
 TRIED = 20  # made-up samples of each class, by which metrics are tried
 
 
@@ -98,10 +96,10 @@ def check_metrics(recipe: Recipe, classes: int) -> None:
     """
     labels = torch.arange(TRIED * classes) % classes
     logits = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(0))
-    for metric in make_metrics(recipe):
-        tried = f"{metric.path}: {metric.name}, tried on {len(labels)} made-up samples of {classes} classes"
+    for one in make_metrics(recipe):
+        tried = f"{one.path}: {one.name}, tried on {len(labels)} made-up samples of {classes} classes"
         try:
-            value = metric.value(logits, labels)
+            value = one.value(logits, labels)
         except RecipeError:
             raise
         except RunError as error:
@@ -127,22 +125,68 @@ def metric_rows(
     Raises: RunError if a metric fails.
     """
     rows = []
-    for metric in metrics:
+    for one in metrics:
         try:
-            value = metric.value(logits, labels)
+            value = one.value(logits, labels)
         except Exception as error:
-            where = f"round {round_index}, metric {metric.title} of {model} on {len(labels)} test samples"
+            where = f"round {round_index}, metric {one.title} of {model} on {len(labels)} test samples"
             why = str(error) if isinstance(error, RayfedError) else f"failed: {blame(error)}"
             raise RunError(f"{where} {why}") from error
         rows.append(
             {
                 "round": round_index,
                 "model": model,
-                "metric": metric.title,
+                "metric": one.title,
                 "test": test,
                 "samples": len(labels),
                 "value": value,
-                "better": metric.better,
+                "better": one.better,
             }
         )
     return rows
+
+
+@metric
+def macro_f1(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN), without classes neither there nor predicted."""
+    f1: Tensor = classification().multiclass_f1_score(
+        logits.argmax(dim=1), labels, logits.shape[1], average="macro"
+    )
+    return f1
+
+
+@metric
+def top_k_accuracy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    k: Annotated[int, Field(ge=1, description="how many of the largest logits count")] = 5,
+) -> Tensor:
+    """The share of samples whose class is among the k with the largest logits."""
+    accuracy: Tensor = classification().multiclass_accuracy(
+        logits, labels, logits.shape[1], average="micro", top_k=k
+    )
+    return accuracy
+
+
+@metric(better="smaller")
+def calibration_error(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    bins: Annotated[int, Field(ge=1, le=10_000, description="bins of equal width in [0, 1]")] = 15,
+) -> Tensor:
+    """The expected calibration error: |accuracy - mean confidence| in bins of confidence, by their samples.
+
+    The confidence is the largest softmax probability (Guo et al. 2017, arXiv 1706.04599, equation 3).
+    """
+    error: Tensor = classification().multiclass_calibration_error(
+        probabilities(logits), labels, logits.shape[1], n_bins=bins, norm="l1"
+    )
+    return error
+
+
+@metric(better="smaller")
+def negative_log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross entropy, in nats."""
+    return torch.nn.functional.cross_entropy(logits.to(torch.float64), labels)

@@ -5,7 +5,8 @@ A `Blueprint` holds the plain values from which any process builds the same sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,22 +24,30 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.features.codecs.loading import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.features.privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.features.privacy.mechanism import ClientPrivacy
+from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
+from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.declared import check_declared
-from rayfed_kd.protocol.outgoing import ReplyFeature
+from rayfed_kd.protocol.wire import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_groups import Groups, decide_groups
-from rayfed_kd.setting.method_needs import check_generated, check_public, check_summed_replies
+from rayfed_kd.setting.method_needs import (
+    check_epochs,
+    check_generated,
+    check_label_options,
+    check_public,
+    check_summed_replies,
+)
 from rayfed_kd.setting.modules.architectures import Architectures
 from rayfed_kd.setting.modules.training_trial import Outcome
-from rayfed_kd.setting.modules.vector_layouts import vector_borders, vector_layouts
 from rayfed_kd.timing import Clock, Devices, Schedule
 from rayfed_kd.timing.reading import Timing, check_schedule
+from rayfed_kd.toolbox.layers import Layers
 from rayfed_kd.toolbox.robust import AggregationOptions
 
 # Seconds of a small model's batch of few samples on a fast machine; most take ten times as long.
@@ -123,11 +132,11 @@ class Setting:
     def _long_step(self) -> str:
         """Said where a client's local training takes an hour or more on any machine: no round would end."""
         local, most = self.recipe.local, int(self.partition.sizes.max())
-        batches = local.epochs * len(local.batch_sizes(most))
+        batches = local.steps_of(most)
         if batches * LEAST_BATCH_S < 3600:
             return ""
         return (
-            f"warning: local.epochs = {local.epochs:,} are {batches:,} batches a round at the largest "
+            f"warning: local.{local.length} are {batches:,} batches a round at the largest "
             f"client, {batches * LEAST_BATCH_S / 3600:,.0f} hours at {LEAST_BATCH_S:g} s each; --estimate "
             "measures them"
         )
@@ -209,6 +218,8 @@ class Setting:
         method = self.method
         check_declared(self.recipe.method.name, method, method.architectures())
         check_public(self.recipe, method)
+        check_epochs(self.recipe, method)
+        check_label_options(self.recipe, method, self.dataset.classes)
         if method.generates:
             check_generated(self.recipe.method.name, method.generates, self.dataset)
         check_attack(self.recipe, self.method)
@@ -232,3 +243,49 @@ class Setting:
         with blaming(f"method.name: check of {self.recipe.method.name}"):
             method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
         _ = self.groups  # refuses a number where the schedule has no groups
+
+
+def vector_layouts(module_pool: ModulePool, names: Iterable[str]) -> Mapping[int, Layout]:
+    """Length of a vector -> its tensors.
+
+    Of two vectors of one length the whole model's counts, else the first: server and clients take the same
+    one, so that a wrong one only makes scales less fitting.
+
+    Args:
+        module_pool: of all architectures.
+        names: of the architectures; the recipe's model first.
+    """
+    modules = [module_pool.lend(name, module_pool.initial_vector(name)) for name in names]
+    layouts: dict[int, Layout] = {}
+    for layout in (
+        *(module.layout for module in modules),
+        *(part for one in modules for part in _parts(one)),
+    ):
+        layouts.setdefault(layout.size, layout)
+    module_pool.take_back()
+    return layouts
+
+
+def vector_borders(module_pool: ModulePool, names: Iterable[str]) -> Mapping[int, int]:
+    """Length of an architecture's vector -> how many of its first elements are parameters.
+
+    Args:
+        module_pool, names: as above.
+    """
+    parameters: dict[int, int] = {}
+    for name in names:
+        flat = module_pool.lend(name, module_pool.initial_vector(name))
+        length = flat.num_elements
+        # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
+        parameters[length] = min(flat.num_parameters, parameters.get(length, length))
+    module_pool.take_back()
+    return parameters
+
+
+def _parts(module: FlatModule) -> Iterator[Layout]:
+    """The layouts of a classifier's first layers and of its last ones, for every border between them."""
+    with suppress(RecipeError):  # no layers, or not in the vector's order: no method sends some of them
+        layers = Layers(module)
+        for border in range(1, len(layers)):
+            yield module.layout.within(layers.places(0, border))
+            yield module.layout.within(layers.places(border, len(layers)))

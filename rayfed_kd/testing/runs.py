@@ -76,10 +76,6 @@ class _Lazy(Future[StepResult]):
 class FirstCheckpointer(Checkpointer):
     """Writes a checkpoint after the first round alone."""
 
-    def due(self, round_index: int) -> bool:
-        """Whether it is the first round."""
-        return round_index == 1
-
     def save(self, snapshot: Snapshot) -> None:
         """Save the first round's; a run asks after its last one as well."""
         if snapshot.round == 1:

@@ -57,10 +57,8 @@ def draw_devices(medians: Devices, seed: int, compute_sigma: float, bandwidth_si
         compute_sigma: standard deviation of ln(seconds per sample); 0: all devices have the median.
         bandwidth_sigma: the same of the bandwidths, up and down drawn apart.
     """
-    stream, sigma = (
-        numpy_stream(seed, "devices"),
-        np.array([[compute_sigma], [bandwidth_sigma], [bandwidth_sigma]]),
-    )
+    sigma = np.array([[compute_sigma], [bandwidth_sigma], [bandwidth_sigma]])
+    stream = numpy_stream(seed, "devices")
     # Three draws a client whatever the sigmas are: bandwidths stay when compute_sigma changes.
     factors = np.exp(stream.standard_normal((3, len(medians))) * sigma)
     return Devices(

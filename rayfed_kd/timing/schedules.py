@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -98,27 +98,27 @@ class Quorum(Schedule):
         return self.options.update_rule()
 
 
-Concurrency = Annotated[
-    int | None,
-    Field(ge=1, description="clients at work at a time, instead of `sampling`; null: as many as that says"),
-]
-MaxStaleness = Annotated[int | None, Field(ge=0, description="older replies are dropped; null: none is")]
+class AsynchronousOptions(LateOptions):
+    """Options of the schedules without rounds."""
+
+    concurrency: int | None = Field(
+        None,
+        ge=1,
+        description="clients at work at a time, instead of `sampling`; null: as many as that says",
+    )
+    max_staleness: int | None = Field(None, ge=0, description="older replies are dropped; null: none is")
 
 
-class BufferedOptions(LateOptions):
+class BufferedOptions(AsynchronousOptions):
     """The server's model changes whenever a buffer of replies is full."""
 
-    concurrency: Concurrency = None
-    max_staleness: MaxStaleness = None
     buffer: int = Field(10, ge=1, description="replies that form an update")
     server_lr: float = Field(1.0, gt=0, description="server learning rate")
 
 
-class FedAsyncOptions(LateOptions):
+class FedAsyncOptions(AsynchronousOptions):
     """Every reply changes the model."""
 
-    concurrency: Concurrency = None
-    max_staleness: MaxStaleness = None
     mixing: float = Field(0.6, gt=0, le=1, description="weight of a fresh reply's model, alpha")
     staleness: Staleness = Field(Polynomial(a=0.5), description="FedAsync's s(tau)")
     normalisation: Literal["none"] = Field("none", description="one reply, one update")
@@ -132,7 +132,7 @@ class Asynchronous(Schedule):
     """
 
     asynchronous: ClassVar[bool] = True
-    options: BufferedOptions | FedAsyncOptions
+    options: AsynchronousOptions
 
     def __init__(self, options: Any, facts: ScheduleFacts) -> None:
         super().__init__(options, facts)

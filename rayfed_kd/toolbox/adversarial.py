@@ -1,13 +1,13 @@
 """A generator and a discriminator that clients train beside their classifier.
 
-Wang et al., CVPR 2023 (DaFKD), section 3.2, eq. 2, 3 and 9: the discriminator tells a client's real images
+Wang et al. 2023 (DaFKD), section 3.2, eq. 2, 3 and 9: the discriminator tells a client's real images
 from generated ones, and the generator learns to be taken for real. The discriminator is a second head on the
 classifier's trunk, or a model of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from rayfed_kd.protocol import (
     RECIPE_MODEL,
     Architecture,
     ClientContext,
+    Drawn,
     MethodOptions,
     PixelScale,
 )
@@ -28,10 +29,10 @@ from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, unif
 from rayfed_kd.toolbox.local_training import (
     Loss,
     Models,
-    OwnBatch,
     Phase,
     Tensors,
     label_loss,
+    own_batches,
     train_on_labels,
     train_phases,
 )
@@ -102,19 +103,20 @@ class AdversarialOptions(MethodOptions):
             others: "discriminator" and "generator", trained in the rounds and epochs that the options say.
             ctx: the client's.
         """
-        optimizer, epochs = Optimizer(ctx.local.optimizer, student), ctx.local.epochs
+        optimizer = Optimizer(ctx.local.optimizer, student)
         learns = {
             "discriminator": self.discriminator_rounds is None or ctx.round <= self.discriminator_rounds,
             "generator": self.generator_rounds is None or ctx.round <= self.generator_rounds,
         }
         learning = frozenset(name for name, learns_now in learns.items() if learns_now and self.adversarial)
-        first = epochs if self.adversarial_epochs is None else min(self.adversarial_epochs, epochs)
-        if not learning:
-            first = 0
-        if first:
-            train_adversarially({"student": student, **others}, self, range(first), learning, optimizer, ctx)
-        if first < epochs:
-            train_on_labels(student, ctx, range(first, epochs), optimizer)
+        first = self.adversarial_epochs if learning else 0
+        epochs = None if first is None else range(min(first, ctx.passes))
+        models = {"student": student, **others}
+        if epochs is None or epochs:
+            train_adversarially(models, self, epochs, learning, optimizer, ctx)
+        if epochs is not None:
+            rest = range(len(epochs), ctx.passes) if epochs else None
+            train_on_labels(student, ctx, rest, optimizer)
 
     def judge(self, models: Models) -> Judge:
         """The discriminator among "discriminator" and "student"."""
@@ -127,7 +129,7 @@ class Judge:
     """A discriminator at work: logits log f / (1 - f), [batch], of samples being real.
 
     Generated samples pass BatchNorm layers with their own statistics and leave the running ones alone, as the
-    classifier classifies real samples only. DaFKD, Wang et al., CVPR 2023, section 3.2.
+    classifier classifies real samples only. Wang et al. 2023 (DaFKD), section 3.2.
 
     Attributes:
         discriminator: takes the trunk's features, or samples where there is no trunk.
@@ -170,8 +172,8 @@ class AdversarialLosses:
         """CE and L_adv over trunk and both heads (eq. 2, 9)."""
         student, images = models["student"], batch["images"]
         features = student.features(images)
-        hard = cross_entropy(student.classify(features), batch["labels"])
-        generated = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+        hard = cross_entropy(student.classify(features), batch["labels"], given)
+        generated = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale.of(given))
         judge = self.options.judge(models)
         # Detached, because the generator has a phase of its own; it gets `generated` with its graph.
         real, fake = judge.real(images, features), judge.generated(generated.detach())
@@ -193,7 +195,7 @@ class AdversarialLosses:
         """The generator's step: its images are to be taken for real (eq. 3)."""
         made = batch.get("made")
         if made is None:
-            made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale(**given))
+            made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale.of(given))
         doubt = self.options.judge(models).generated(made)
         # softplus(-x) = -log f, and -softplus(x) = log(1 - f), of logits x; both are stable.
         deceit = F.softplus(-doubt).mean()
@@ -228,7 +230,7 @@ def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tens
 def train_adversarially(
     models: Models,
     options: AdversarialOptions,
-    epochs: range,
+    epochs: range | None,
     learning: Collection[str],
     optimizer: Optimizer,
     ctx: ClientContext,
@@ -238,7 +240,7 @@ def train_adversarially(
     Args:
         models: "student", "discriminator" and "generator".
         options: the method's.
-        epochs: numbers of the passes.
+        epochs: numbers of the passes; None: those of local training, as the recipe says.
         learning: "discriminator" and "generator", or one of them; the other stays as it is.
         optimizer: on the student. The discriminator has one by the same recipe, the generator the options'.
         ctx: the client's; labels and noise of generated samples are from its streams "labels" and "noise".
@@ -252,14 +254,12 @@ def train_adversarially(
     if "generator" in learning:
         phases.append(Phase(losses.deceive, [Optimizer(options.generator.optimizer, generator)]))
 
-    def batches() -> Iterator[OwnBatch]:
-        for epoch in epochs:
-            for drawn in ctx.batches(epoch):
-                wanted = uniform_labels(len(drawn.indices), ctx)
-                further = {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
-                if options.gradient_penalty and judging:
-                    stream = ctx.stream("interpolation")
-                    further["mix"] = torch.rand(len(wanted), generator=stream, device=ctx.device)
-                yield drawn, further
+    def further(drawn: Drawn) -> Tensors:
+        wanted = uniform_labels(len(drawn.indices), ctx)
+        made_of = {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
+        if options.gradient_penalty and judging:
+            stream = ctx.stream("interpolation")
+            made_of["mix"] = torch.rand(len(wanted), generator=stream, device=ctx.device)
+        return made_of
 
-    train_phases(models, phases, batches(), ctx, given=ctx.scale._asdict())
+    train_phases(models, phases, own_batches(ctx, epochs, further), ctx, given=ctx.scale._asdict())

@@ -45,7 +45,7 @@ class Ensemble:
         *,
         batched: bool,
     ) -> None:
-        self._part = _Part(flat.module, function or _logits)
+        self._part = _Part(flat.module, function or nn.Module.__call__)
         # A copy, in memory that torch allocated: kernels are chosen by alignment, so the last bits could
         # differ on views of received memory.
         self._stacked = torch.stack([vector.to(flat.storage.device) for vector in vectors])
@@ -69,8 +69,7 @@ class Ensemble:
 
     def some(self, members: Sequence[int], inputs: Tensor) -> Tensor:
         """The models at these places alone, one after another: [batch, ...] -> [len(members), batch, ...]."""
-        models = [self._models[member] for member in members]
-        return torch.stack([functional_call(self._part, model, (inputs,)) for model in models])
+        return torch.stack([functional_call(self._part, self._models[one], (inputs,)) for one in members])
 
     def each(self, inputs: Tensor) -> Tensor:
         """Every model on inputs of its own: [K, batch, ...] -> [K, batch, ...]."""
@@ -83,11 +82,6 @@ class Ensemble:
     def _one(self, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
         output: Tensor = functional_call(self._part, tensors, (inputs,))
         return output
-
-
-def _logits(module: nn.Module, inputs: Tensor) -> Tensor:
-    logits: Tensor = module(inputs)
-    return logits
 
 
 def mixed_heads(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Literal, Protocol
 
 import torch
@@ -121,18 +122,19 @@ def labelled_noise_batches(
         generating: otherwise batches have neither, and no noise is drawn.
         drop_last: a short last batch is left out; it counts as drawn.
     """
-    pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.local.epochs, ctx)
-    for epoch in range(ctx.local.epochs):
-        # Both are N_k in batches of one pass, so a batch has as many labels as samples.
-        for drawn, wanted in zip(ctx.batches(epoch), pool.epoch(epoch), strict=True):
-            size = len(wanted)
-            # A client with fewer samples than a batch keeps its only one: it would train on nothing.
-            if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
-                ctx.count_drawn(size)
-            elif generating:
-                yield drawn, {"wanted": wanted, "noise": noise(size, generator, ctx)}
-            else:
-                yield drawn, {}
+    pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.passes, ctx)
+    # Both are N_k in batches of one pass, so a batch has as many labels as samples. The last pass may be a
+    # part of one, which leaves labels over.
+    labels = chain.from_iterable(map(pool.epoch, range(ctx.passes)))
+    for drawn, wanted in zip(ctx.local_batches(), labels, strict=False):
+        size = len(wanted)
+        # A client with fewer samples than a batch keeps its only one: it would train on nothing.
+        if drop_last and size < ctx.local.batch_size <= ctx.num_samples:
+            ctx.count_drawn(size)
+        elif generating:
+            yield drawn, {"wanted": wanted, "noise": noise(size, generator, ctx)}
+        else:
+            yield drawn, {}
 
 
 COMPARED = 64  # generated maps of each class

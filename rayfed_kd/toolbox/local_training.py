@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -23,12 +23,11 @@ from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import ClientContext, Context, Drawn
-from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.losses import NOTHING, cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer, minimise
 
 Models = Mapping[str, FlatModule]
 Tensors = Mapping[str, Tensor]
-NOTHING: Tensors = MappingProxyType({})
 
 OwnBatch = tuple[Drawn | None, Tensors]
 """A batch: samples of the client's own that are still to be read, or None, and further tensors by name."""
@@ -112,14 +111,13 @@ def train_local_epochs(
         loss: images [batch, ...] normalised and labels [batch] int64 -> scalar; called once a step. It may be
             a closure, and log by `ctx.log`.
         ctx: the client's.
-        epochs: numbers of the passes; None: 0 to E - 1.
+        epochs: numbers of the passes; None: those of local training, as the recipe says.
         optimizer: on the student's parameters, or on a part of them; None: the recipe's, afresh.
         clip: largest Euclidean norm of a step's gradient; None: any.
     """
     stepping = Optimizer(ctx.local.optimizer, student) if optimizer is None else optimizer
-    for epoch in range(ctx.local.epochs) if epochs is None else epochs:
-        for images, labels in ctx.epoch(epoch):
-            stepping.minimise(loss(images, labels), clip=clip)
+    for drawn in _drawn(ctx, epochs):
+        stepping.minimise(loss(*ctx.read(drawn)), clip=clip)
 
 
 def train_batches(
@@ -140,27 +138,33 @@ def train_batches(
             normalised, "labels" [batch] int64, and what `further` adds.
         ctx: the client's.
         given: tensors that the loss needs of this client; numbers as tensors without dimensions.
-        epochs: numbers of the passes; None: 0 to E - 1.
+        epochs: numbers of the passes; None: those of local training, as the recipe says.
         optimizer: on the student, or on a part of it; None: the recipe's, afresh.
         further: what a batch has beside images and labels, drawn from the client's own streams.
     """
     stepping = Optimizer(ctx.local.optimizer, models["student"]) if optimizer is None else optimizer
-    batches = own_batches(ctx, range(ctx.local.epochs) if epochs is None else epochs, further)
+    batches = own_batches(ctx, epochs, further)
     train_phases(models, [Phase(loss, [stepping])], batches, ctx, given=given)
 
 
 def own_batches(
-    ctx: ClientContext, epochs: Iterable[int], further: Callable[[Drawn], Tensors] | None = None
+    ctx: ClientContext,
+    epochs: Iterable[int] | None = None,
+    further: Callable[[Drawn], Tensors] | None = None,
 ) -> Iterator[OwnBatch]:
     """Passes over a client's samples, each in an order of its own, as `train_phases` takes them.
 
     Args:
-        epochs: numbers of the passes.
+        epochs: numbers of the passes; None: those of local training, as the recipe says.
         further: what a batch has beside images and labels.
     """
-    for epoch in epochs:
-        for drawn in ctx.batches(epoch):
-            yield drawn, NOTHING if further is None else further(drawn)
+    for drawn in _drawn(ctx, epochs):
+        yield drawn, NOTHING if further is None else further(drawn)
+
+
+def _drawn(ctx: ClientContext, epochs: Iterable[int] | None) -> Iterator[Drawn]:
+    """The batches of these passes, or those of local training."""
+    return ctx.local_batches() if epochs is None else chain.from_iterable(map(ctx.batches, epochs))
 
 
 def train_phases(
@@ -181,14 +185,34 @@ def train_phases(
         ctx: the step's.
         given: tensors that the losses need of this client.
     """
-    steps = LocalSteps(models, phases, batches, given, ctx)
+    steps = LocalSteps(models, phases, batches, {**given, **label_options(ctx)}, ctx)
     # In a group of clients its runner takes them; a server's steps are run as they are.
     (ctx.group_runner or LocalSteps.run)(steps)
 
 
+def label_options(ctx: Context) -> Tensors:
+    """What the recipe says of the loss on a client's labels, as `cross_entropy` takes it; else nothing.
+
+    Returns: `class_weights` [classes], of which `balanced` gives a class that the client lacks 0, and
+        `label_smoothing`, a scalar.
+    """
+    local = ctx.local
+    if not isinstance(ctx, ClientContext) or (local.class_weights is None and not local.label_smoothing):
+        return NOTHING
+    if local.class_weights == "balanced":
+        counts = ctx.label_counts().to(ctx.device)
+        weights = torch.where(counts > 0, ctx.num_samples / (ctx.classes * counts), 0.0)
+    elif local.class_weights is None:
+        weights = torch.ones(ctx.classes, device=ctx.device)
+    else:
+        weights = torch.tensor(local.class_weights, device=ctx.device)
+    smoothing = torch.tensor(local.label_smoothing, device=ctx.device)
+    return {"class_weights": weights, "label_smoothing": smoothing}
+
+
 def label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
     """Cross entropy of `models["student"]`, logged as `ce`."""
-    hard = cross_entropy(models["student"](batch["images"]), batch["labels"])
+    hard = cross_entropy(models["student"](batch["images"]), batch["labels"], given)
     return Loss(hard, {"ce": hard})
 
 
@@ -203,7 +227,7 @@ def train_on_labels(
     Args:
         student: what is trained.
         ctx: the client's.
-        epochs: numbers of the passes; None: 0 to E - 1.
+        epochs: numbers of the passes; None: those of local training, as the recipe says.
         optimizer: on the student's parameters, or on a part of them; None: the recipe's, afresh.
     """
     train_batches({"student": student}, label_loss, ctx, epochs=epochs, optimizer=optimizer)

@@ -7,13 +7,15 @@ again, so large logits give neither NaN nor infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 Direction = Literal["teacher_student", "student_teacher"]
 
 
@@ -34,24 +36,38 @@ def _check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, given: Mapping[str, Tensor] = NOTHING) -> Tensor:
     """-log softmax(logits)[label], mean over the batch.
+
+    With class weights v and label smoothing e it is torch's: sum_i l_i / sum_i v_{y_i}, where
+    l_i = (1 - e) v_{y_i} CE(y_i) + e / C sum_c v_c CE(c). Szegedy et al. 2016, arXiv 1512.00567.
 
     Args:
         logits: [batch, classes], float.
         labels: [batch], int64.
+        given: what a loss of local training is given: its `class_weights` [classes] and `label_smoothing`, a
+            scalar, where the recipe has them (`label_options`).
     Returns: scalar.
     Raises: ValueError if the shapes are others.
     """
     _check_rows(logits, "logits")
     if labels.shape != logits.shape[:1]:
         raise ValueError(f"labels are {list(labels.shape)}, expected [{len(logits)}], one a row of logits")
+    if "class_weights" in given:
+        return _weighted_cross_entropy(logits, labels, given["class_weights"], given["label_smoothing"])
     # Under vmap torch takes this function apart in Python, for which it imports its compiler: a second's
     # work. These are the same operations, so that the bits are the same as well.
     if torch._C._functorch.is_batchedtensor(logits):
         likelihoods = F.log_softmax(logits, dim=1).gather(1, labels.unsqueeze(1)).squeeze(1)
         return (-likelihoods).sum() / len(labels)
     return F.cross_entropy(logits, labels)
+
+
+def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: Tensor) -> Tensor:
+    costs, own = -F.log_softmax(logits, dim=1), weights[labels]
+    hard = costs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    even = (weights * costs).mean(dim=1)
+    return ((1 - smoothing) * own * hard + smoothing * even).sum() / own.sum()
 
 
 def soft_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:

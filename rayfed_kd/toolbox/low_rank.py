@@ -4,7 +4,7 @@ A layer's weights are a matrix of one row for each output: [out, in] of a linear
 of a convolution. M, P' x Q', is sent as its K largest singular values with their vectors, K (P' + Q' + 1)
 numbers, where these are fewer than its P' Q' elements; otherwise as it is, and so is all that is no matrix.
 
-Wu, Wu, Lyu, Huang, Xie 2022, Nature Communications 13, 2032, eqs. 6 to 9.
+Wu, Wu, Lyu, Huang, Xie 2022, Nature Communications 13, 2032, arXiv 2108.13323, eqs. 6 to 9.
 """
 
 from __future__ import annotations

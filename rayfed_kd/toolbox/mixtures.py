@@ -1,6 +1,6 @@
 """Distillation of a mixture: what several models say of generated samples, mixed, and taught to one model.
 
-Of DaFKD (Wang et al., CVPR 2023, eq. 7 and 8), whose members weigh by their discriminators.
+Of DaFKD (Wang et al. 2023, eq. 7 and 8), whose members weigh by their discriminators.
 """
 
 from __future__ import annotations
@@ -98,12 +98,6 @@ class MixtureOptions(MethodOptions):
             self.distill_epochs, size, recipe, temperature, self.batchnorm, self.distill_decay
         )
         distil(student, predict, samples, mixed, plan, ctx)
-
-
-def samples_seed(ctx: ServerContext) -> int:
-    """What a round's distillation samples are drawn from; it goes down as a number."""
-    stream = ctx.stream("samples")
-    return int(torch.randint(2**31, (), generator=stream, device=stream.device))
 
 
 def in_chunks(function: Any, inputs: Tensor, dim: int = 0) -> Tensor:

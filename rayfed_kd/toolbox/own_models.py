@@ -33,6 +33,7 @@ from rayfed_kd.protocol import (
     Method,
     MethodOptions,
     OneExchange,
+    Predictor,
     Replies,
     Reply,
     ServerContext,
@@ -41,12 +42,15 @@ from rayfed_kd.toolbox.layers import DroppingOptions, Layers, lowest_layer, mean
 
 
 class OwnModels:
-    """The first base of a method with such clients: what they begin with, and that they are evaluated."""
+    """The first base of a method with such clients: what they begin with, and that they are evaluated.
+
+    A client's state is its model, [P_k], or has it as `model`.
+    """
 
     client_keeps: ClassVar[str] = "its model"
     evaluates: ClassVar[Sequence[str]] = ("personal",)
 
-    def init_client(self, ctx: ClientContext) -> Tensor:
+    def init_client(self, ctx: ClientContext) -> Any:
         """The initial model, [P_k], equal for all clients of one architecture."""
         return ctx.initial_vector()
 
@@ -54,9 +58,15 @@ class OwnModels:
         """Every client's own model."""
         return {"personal": PERSONAL}
 
-    def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
+    def personal(self, client: Any, ctx: ClientContext) -> Tensor:
         """The client's model, [P_k], as its last update left it."""
-        return client
+        model: Tensor = client if isinstance(client, Tensor) else client.model
+        return model
+
+    def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
+        """The client's features, and behind them a part of the server: a head."""
+        own, head = parts
+        return lambda images: head(own.features(images))
 
 
 class PersonalOptions(MethodOptions):

@@ -82,9 +82,9 @@ class AugmentingOptions(MethodOptions):
         return ctx.public.images(ids, partial(augment, name=self.public_augment, stream=stream))
 
 
-def drawn_seed(ctx: ServerContext) -> int:
-    """What a round's public samples are drawn from."""
-    stream = ctx.stream("public samples")
+def drawn_seed(ctx: ServerContext, of: str = "public samples") -> int:
+    """What a round's samples are drawn from; it goes down as a number."""
+    stream = ctx.stream(of)
     return int(torch.randint(2**31, (), generator=stream, device=stream.device))
 
 

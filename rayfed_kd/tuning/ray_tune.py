@@ -28,15 +28,16 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
-from rayfed_kd.experiment.result import Tell
+from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.seeds import derive
 from rayfed_kd.results.study_console import Work
+from rayfed_kd.results.telling import Event
 from rayfed_kd.tuning.search_folder import Status, TrialRecord
 from rayfed_kd.tuning.search_setup import Search
 from rayfed_kd.tuning.space import Coefficients, Distribution, Space, coefficient_text
 from rayfed_kd.tuning.trial import TrialRun
 
-VALUE, ROUND = "value", "round"  # what a trial reports to Ray Tune
+VALUE, ROUND, EVENT = "value", "round", "event"  # what a trial reports to Ray Tune
 TUNE_FOLDER = "tune"  # the folder of what Ray Tune writes, removed afterwards
 # ASHA (Li et al. 2020): a third goes on from each rung; rungs at rounds / 9 and rounds / 3, evaluated ones.
 REDUCTION, RUNGS = 3, 2
@@ -49,7 +50,13 @@ QUIET = {
 }
 
 
-def run_trials(trial_run: TrialRun, at_a_time: int, tell: Tell, work: Work | None = None) -> None:
+def run_trials(
+    trial_run: TrialRun,
+    at_a_time: int,
+    tell: Tell,
+    work: Work | None = None,
+    on_event: OnEvent | None = None,
+) -> None:
     """Run all trials on the Ray that this process is connected to; their records say what came of them.
 
     Args:
@@ -58,6 +65,7 @@ def run_trials(trial_run: TrialRun, at_a_time: int, tell: Tell, work: Work | Non
         at_a_time: how many trials run at a time.
         tell: called with a line when a trial starts and ends.
         work: is kept up with how far each trial is.
+        on_event: called with the event of every evaluated round.
     """
     search = trial_run.search
     # A killed search leaves this folder, and Ray Tune would add to what is in it.
@@ -81,6 +89,7 @@ def run_trials(trial_run: TrialRun, at_a_time: int, tell: Tell, work: Work | Non
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=search.recipe.faults.max_retries),
             callbacks=[Recorder(search, tell, work or Work())],
+            stop=on_event and Listener(on_event),
         ),
     )
     with _quiet_ray_tune():
@@ -106,8 +115,8 @@ def _quiet_ray_tune() -> Iterator[None]:
 
 
 def _trial(trial_run: TrialRun, config: Mapping[str, Any]) -> None:
-    def report(round_index: int, value: float) -> None:
-        tune.report({ROUND: round_index, VALUE: value})
+    def report(round_index: int, value: float, event: Event | None) -> None:
+        tune.report({ROUND: round_index, VALUE: value, EVENT: event})
 
     trial_run.run(config["number"], config["coefficients"], report)
 
@@ -206,7 +215,26 @@ class _DriverSide:
     """What Ray Tune may pickle in this process, without its listeners: a terminal has locks."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("tell", "work")}
+        return {name: value for name, value in vars(self).items() if name not in ("tell", "work", "on_event")}
+
+
+class Listener(_DriverSide):
+    """Passes on trials' events; StopIteration stops the trial.
+
+    Args:
+        on_event: called with each event that is new.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self.on_event = on_event
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        try:
+            if result[EVENT] is not None:
+                self.on_event(result[EVENT])
+        except StopIteration:
+            return True
+        return False
 
 
 class Proposals(_DriverSide, Searcher):

@@ -11,27 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from rayfed_kd import files
 from rayfed_kd.errors import DataError, RecipeError, naming, shortened
 from rayfed_kd.experiment.judging import SearchMetric
-from rayfed_kd.files import (
-    atomic_write,
-    locked_folder,
-    make_folder,
-    read_json,
-    remove_unfinished,
-    unwritable_folder,
-    write_json,
-)
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
+from rayfed_kd.results.names import with_scores
 from rayfed_kd.results.schemas import CONFIG
-from rayfed_kd.results.score_names import with_scores
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.space import Coefficients
 
@@ -93,8 +85,13 @@ def _read_settings(file: Path) -> dict[str, Any]:
     """
     with naming(file):
         content = read_yaml_file(file, "search")
-        if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
-            raise RecipeError("damaged: expected the keys recipe, space, metric, search and scheduler")
+        keys = [field.name for field in fields(SearchSettings)]
+        if (
+            not isinstance(content, dict)
+            or set(content) != {*keys}
+            or not isinstance(content["recipe"], dict)
+        ):
+            raise RecipeError(f"damaged, or of another version: expected the keys {', '.join(keys)}")
     return content
 
 
@@ -160,18 +157,18 @@ class SearchFolder:
             difference = settings.difference(_read_settings(file))
             if difference:
                 raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
-        with locked_folder(self.path, "--folder", "searching"):
+        with files.locked_folder(self.path, "--folder", "searching"):
             try:
                 for folder in (self.path, self.path / "figures"):
-                    remove_unfinished(folder)
+                    files.remove_unfinished(folder)
                 if not resume:
-                    atomic_write(file, yaml_text(asdict(settings)))
+                    files.atomic_write(file, yaml_text(asdict(settings)))
                 for record in self.records():
-                    remove_unfinished(self.trial(record.number), TRIAL_FILE)
+                    files.remove_unfinished(self.trial(record.number), TRIAL_FILE)
                     if record.status == "failed":
                         self.write_record(replace(record, status="running", error=None))
             except OSError as error:
-                raise unwritable_folder(self.path, "--folder", error) from None
+                raise files.unwritable_folder(self.path, "--folder", error) from None
             try:
                 yield
             except RecipeError:
@@ -186,13 +183,7 @@ class SearchFolder:
         Raises:
             RecipeError: another version of rayfed-kd wrote search.yaml, with other keys.
         """
-        file = self.path / SEARCH_FILE
-        try:
-            return SearchSettings(**_read_settings(file))
-        except TypeError:
-            raise RecipeError(
-                f"{file}: another version of rayfed-kd wrote this search, and this version cannot read it"
-            ) from None
+        return SearchSettings(**_read_settings(self.path / SEARCH_FILE))
 
     def trial(self, number: int) -> Path:
         """A trial's run folder, whether it exists or not."""
@@ -207,14 +198,14 @@ class SearchFolder:
         Raises:
             RecipeError: a process still works there after a minute.
         """
-        with locked_folder(self.trial(number), "--folder", "running", LOCK_TIMEOUT_S):
+        with files.locked_folder(self.trial(number), "--folder", "running", LOCK_TIMEOUT_S):
             pass  # the run takes the lock itself
 
     def write_record(self, record: TrialRecord) -> None:
         """Write a trial's record, and create the trial's folder if needed."""
         folder = self.trial(record.number)
-        make_folder(folder)
-        write_json(folder / TRIAL_FILE, asdict(record))
+        files.make_folder(folder)
+        files.write_json(folder / TRIAL_FILE, asdict(record))
 
     def record(self, number: int) -> TrialRecord | None:
         """A trial's record; None before the trial began.
@@ -223,7 +214,7 @@ class SearchFolder:
             DataError: the file is damaged.
         """
         path = self.trial(number) / TRIAL_FILE
-        content = read_json(path)
+        content = files.read_json(path)
         if not content:
             return None
         try:

@@ -21,9 +21,8 @@ from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.screen_table import screen_table
-from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
-from rayfed_kd.tuning.space import Space, coefficient_overrides, coefficient_text, parse_space
-from rayfed_kd.tuning.trial_result import TrialResult
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder, Status
+from rayfed_kd.tuning.space import Coefficients, Space, coefficient_overrides, coefficient_text, parse_space
 
 if TYPE_CHECKING:
     from rayfed_kd.tuning.search_setup import Search
@@ -68,16 +67,10 @@ class SearchResult:
 
     def axes(self) -> list[CoefficientAxis]:
         """Each coefficient's axis in a picture."""
-        axes = []
-        for key, values in self.space.distributions.items():
-            if values.kind == "choice":
-                names = [coefficient_text(value) for value in values.values]
-                axes.append(CoefficientAxis(key, -0.3, len(names) - 0.7, values.values, names))
-                continue
-            low, high = (float(value) for value in values.values)
-            logarithmic, whole = values.kind == "loguniform", values.kind == "randint"
-            axes.append(CoefficientAxis(key, low, high, logarithmic=logarithmic, whole=whole))
-        return axes
+        return [
+            CoefficientAxis(key, one.kind, one.values, [coefficient_text(value) for value in one.values])
+            for key, one in self.space.distributions.items()
+        ]
 
     def points(self, key: str) -> Points:
         """By the trial's status: its coefficient of a recipe key, and its best value in percent."""
@@ -114,21 +107,15 @@ class SearchResult:
         overrides = [*coefficient_overrides(best.coefficients), "results.folder=null"]
         recipe = load_recipe(self.recipe.model_dump(), overrides)
         coefficients = ", ".join(f"{key} {coefficient_text(v)}" for key, v in best.coefficients.items())
+        ties = [str(row.trial) for row in self._valid_rows() if row.best == best.best and row is not best]
+        also = f"# The same value, and not the first to have it: trial {', '.join(ties)}.\n" if ties else ""
+        header = f"#\n{self.recipe.header}\n" if self.recipe.header else ""
         text = yaml_text(recipe.model_dump())
         return (
             f"# {self.metric} {100 * best.best:.2f} % in round {best.best_round}: the best of "
             f"{len(self.rows)} trials, trial {best.trial} ({self.summary}, {self.space.source}).\n"
-            f"{self._ties_comment(best)}# {coefficients}\n{self._recipe_header()}{text}"
+            f"{also}# {coefficients}\n{header}{text}"
         )
-
-    def _ties_comment(self, best: TrialResult) -> str:
-        """A comment on the trials that reached the same value; empty if none did."""
-        ties = [str(row.trial) for row in self._valid_rows() if row.best == best.best and row is not best]
-        return f"# The same value, and not the first to have it: trial {', '.join(ties)}.\n" if ties else ""
-
-    def _recipe_header(self) -> str:
-        """The comment above the recipe that was searched from."""
-        return f"#\n{self.recipe.header}\n" if self.recipe.header else ""
 
     def trial_texts(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Header and rows of a table of trials, the best first, failed ones last."""
@@ -238,17 +225,20 @@ def write_search_result(result: SearchResult) -> list[Path]:
 
 def _write_tensorboard(result: SearchResult, folder: Path) -> None:
     """Write a run per trial with its curve, and its coefficients for HParams."""
-    from rayfed_kd.results.tensorboard import RunWriter, remove_event_files
+    from rayfed_kd.results.trackers.tensorboard import event_writer, remove_event_files
 
     for earlier in folder.glob("*/"):
         remove_event_files(earlier)
     for row in result.rows:
         if row.best is None or row.last is None:
             continue
-        writer = RunWriter(folder / f"{row.trial:05d}")
-        writer.series(str(result.metric), *zip(*row.values, strict=True))
+        writer = event_writer(folder / f"{row.trial:05d}")
+        for index, value in row.values:
+            writer.add_scalar(str(result.metric), value, index)
         values = {f"best/{result.metric}": row.best, f"last/{result.metric}": row.last, "rounds": row.rounds}
-        writer.hparams({key: _hparam(value) for key, value in row.coefficients.items()}, values)
+        coefficients = {key: _hparam(value) for key, value in row.coefficients.items()}
+        # "." keeps the results in this run; by default they would become a run of their own.
+        writer.add_hparams(coefficients, values, run_name=".")
         writer.close()
 
 
@@ -260,12 +250,48 @@ def _hparam(value: Any) -> bool | int | float | str:
 def _coefficient_column(values: Sequence[Any]) -> pa.Array:
     """A column of numbers, truth values or texts as they are; of anything else, and mixtures, as JSON."""
     types = {type(value) for value in values}
-    if types in ({bool}, {str}, {int}, {float}):
+    if types in ({bool}, {str}) or types <= {int, float}:
         return pa.array(values)
-    if types == {int, float}:
-        return pa.array([float(value) for value in values])
     return pa.array([json.dumps(value) for value in values], pa.string())
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one trial reached.
+
+    Attributes:
+        trial: the trial's number.
+        coefficients: recipe key -> value.
+        values: (round, value) of every evaluation that counts; values in [0, 1].
+        rounds: the last round that counts.
+        seconds: real seconds in rounds, until then.
+        status: finished, stopped, failed, or running if the search has not ended.
+        error: why it failed.
+    """
+
+    trial: int
+    coefficients: Coefficients
+    values: Sequence[tuple[int, float]]
+    rounds: int
+    seconds: float
+    status: Status
+    error: str | None = None
+
+    @property
+    def best(self) -> float | None:
+        """The largest value; None without an evaluation."""
+        return max((value for _, value in self.values), default=None)
+
+    @property
+    def best_round(self) -> int | None:
+        """The first round that reached the largest value; None without an evaluation."""
+        return max(self.values, key=lambda point: point[1], default=(None, None))[0]
+
+    @property
+    def last(self) -> float | None:
+        """The last value; None without an evaluation."""
+        return self.values[-1][1] if self.values else None

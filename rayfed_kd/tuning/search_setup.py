@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayfed_kd.errors import RecipeError, naming
+from rayfed_kd.errors import RecipeError, naming, optional_package
 from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
 from rayfed_kd.experiment.judging import SearchMetric, choose_metric
 from rayfed_kd.files import path_fault
@@ -86,7 +86,8 @@ def prepare_search(
             is asked for and not installed.
     """
     if request.search == "optuna":
-        _check_optuna()
+        with optional_package("--search optuna: Optuna", "tune"):
+            import optuna  # noqa: F401
     space, recipe = read_space(request.space), setting.recipe
     if recipe.stop is not None:
         raise RecipeError("stop: a search ends its trials itself; expected stop=null, or --scheduler asha")
@@ -107,16 +108,6 @@ def prepare_search(
         raise RecipeError(f"--folder: {fault}")
     folder = SearchFolder(Path(request.folder).expanduser().resolve())
     return Search(recipe, space, metric, request.search, request.scheduler, trials, listed, folder)
-
-
-def _check_optuna() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise RecipeError(
-            f"--search optuna: Optuna cannot be imported ({error}); pip install -e '.[tune]' in the clone "
-            "installs it"
-        ) from None
 
 
 def _listed_coefficients(space: Space, request: SearchRequest, seed: int) -> list[Coefficients]:

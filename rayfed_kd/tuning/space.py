@@ -118,7 +118,7 @@ class Space:
         Raises:
             RecipeError: a key's values cannot be listed.
         """
-        values_by_key, combinations = [], 1
+        values_by_key = []
         for key, distribution in self.distributions.items():
             values = distribution.all_values()
             if values is None:
@@ -128,12 +128,10 @@ class Space:
                     source=self.source,
                 )
             values_by_key.append(values)
-            combinations *= len(values)
-            if combinations > MOST_TRIALS:  # counted before they are made: they would fill the memory
-                raise RecipeError(
-                    f"a grid of {combinations:,} combinations or more; expected {MOST_TRIALS:,} at most",
-                    source=self.source,
-                )
+        number = math.prod(map(len, values_by_key))
+        if number > MOST_TRIALS:  # counted before they are made: they would fill the memory
+            fault = f"a grid of {number:,} combinations; expected {MOST_TRIALS:,} at most"
+            raise RecipeError(fault, source=self.source)
         for combination in itertools.product(*values_by_key):
             yield dict(zip(self.distributions, combination, strict=True))
 

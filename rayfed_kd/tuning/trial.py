@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,11 +11,16 @@ from typing import TYPE_CHECKING
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import make_ready
-from rayfed_kd.experiment.result import Event, read_summary
+from rayfed_kd.experiment.result import Tell, read_summary
 from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.recorder import write_end
+from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.summary import is_finished
+from rayfed_kd.results.telling import Event
+from rayfed_kd.results.trackers.tracking import Trackers
 from rayfed_kd.tuning.search_folder import TrialRecord
 from rayfed_kd.tuning.search_setup import Search
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from rayfed_kd.cluster.ray_backend.placement import Plan
     from rayfed_kd.cluster.ray_backend.resources import Node
 
-Report = Callable[[int, float], None]  # (round, value)
+Report = Callable[[int, float, Event | None], None]  # (round, value, the round's event if it is new)
 
 
 @dataclass(frozen=True)
@@ -53,17 +57,23 @@ class TrialRun:
 
         Returns: None if the trial is over, or cannot be placed; `run` then reports the error.
         """
-        from rayfed_kd.cluster.ray_backend.placement import plan_hosts
-        from rayfed_kd.timing.reading import read_timing
-
         record = self.search.folder.record(number)
         if record is not None and record.over:
             return None
         try:
-            recipe = self._trial_recipe(number, coefficients)
-            return plan_hosts(recipe, read_timing(recipe).schedule.concurrency, self.nodes)
+            return self.hosts(self._trial_recipe(number, coefficients))
         except RecipeError:
             return None
+
+    def hosts(self, recipe: Recipe) -> Plan:
+        """The hosts of a recipe on a trial's share of the cluster.
+
+        Raises: RecipeError if they have no room.
+        """
+        from rayfed_kd.cluster.ray_backend.placement import plan_hosts
+        from rayfed_kd.timing.reading import read_timing
+
+        return plan_hosts(recipe, read_timing(recipe).schedule.concurrency, self.nodes)
 
     def run(self, number: int, coefficients: Coefficients, report: Report) -> None:
         """Run a trial, or go on with it; what was evaluated before is reported first.
@@ -74,7 +84,8 @@ class TrialRun:
         Args:
             number: the trial's number; its record exists.
             coefficients: recipe key -> value.
-            report: called with (round, value) of every evaluation, in order.
+            report: called with (round, value, event) of every evaluation, in order; the event of one that an
+                earlier process made is None.
         """
         from rayfed_kd.cluster.ray_backend.remote_run import is_lost
 
@@ -86,15 +97,16 @@ class TrialRun:
         last_round = record.round if record.over else rounds - 1
         earlier = [point for point in folder.values(number, metric) if point[0] <= last_round]
         for point in earlier:
-            report(*point)
+            report(*point, None)
         if record.over:
             return
-        last_reported = earlier[-1][0] if earlier else 0
+        last_reported, last_event = (earlier[-1][0] if earlier else 0), list[Event | None]([None])
 
         def on_event(event: Event) -> None:
+            event["run"], last_event[:] = f"trial {number}", [event]
             value = metric.value(event["metrics"])
             if value is not None and last_reported < event["round"] < rounds:
-                report(event["round"], value)
+                report(event["round"], value, event)
 
         try:
             self._simulate(number, coefficients, on_event)
@@ -106,7 +118,20 @@ class TrialRun:
                 raise
             self._note_failure(record, error)
             return
-        report(*values[-1])
+        report(*values[-1], *last_event)
+
+    def end_stopped(self, tell: Tell) -> None:
+        """Give stopped trials, whose processes Ray Tune has ended, a summary and their trackers' end.
+
+        Args:
+            tell: called with a line when a tracker fails.
+        """
+        for record in self.search.folder.records():
+            folder = self.search.folder.trial(record.number)
+            if record.status == "stopped" and not read_summary(folder):
+                self.search.folder.wait_for_trial(record.number)
+                recipe = load_recipe(folder / CONFIG)
+                write_end(folder, recipe, "interrupted", Trackers(folder, recipe, tell))
 
     def _note_failure(self, record: TrialRecord, error: Exception) -> None:
         folder = self.search.folder
@@ -116,8 +141,6 @@ class TrialRun:
         folder.write_record(replace(record, status="failed", round=last_round, error=message))
 
     def _simulate(self, number: int, coefficients: Coefficients, on_event: Callable[[Event], None]) -> None:
-        from rayfed_kd.cluster.ray_backend.placement import plan_hosts
-
         # Ray Tune has changed it, and relative paths of the recipe are meant from there.
         os.chdir(self.working_folder)
         sys.argv[:] = self.command
@@ -127,12 +150,12 @@ class TrialRun:
             return  # the search was cut off before the record said so
         prepared = make_ready(self._trial_recipe(number, coefficients))
         # The actors of `plan`, for which Ray Tune has placed this trial.
-        plan = plan_hosts(prepared.recipe, prepared.setting.schedule.concurrency, self.nodes)
+        plan = self.hosts(prepared.recipe)
         resumed = (folder / "config.yaml").is_file()
         run_prepared(prepared, OnRay(plan=plan), on_event, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:
-        # Quoted: a path may look like another YAML value.
-        folder = json.dumps(str(self.search.folder.trial(number)))
-        changes = [*coefficient_overrides(coefficients), f"results.folder={folder}"]
+        folder, group = self.search.folder.trial(number), self.search.folder.path.name
+        results = override_lines({"results.folder": folder, "results.group": group})
+        changes = [*coefficient_overrides(coefficients), *results]
         return load_recipe(self.search.recipe.model_dump(), changes)

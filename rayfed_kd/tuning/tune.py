@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, optional_package
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
-from rayfed_kd.experiment.result import Tell
+from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
@@ -38,6 +38,7 @@ def tune(
     folder: str | Path | None = None,
     resume: bool = False,
     address: str | None = None,
+    on_event: OnEvent | None = None,
     tell: Tell = lambda line: None,
     work: Work | None = None,
     **keys: Any,
@@ -51,6 +52,8 @@ def tune(
         folder: where everything goes; None: runs/tune- and the recipe's name.
         resume: go on with the search in the folder.
         address: of a Ray cluster; None: RAY_ADDRESS, else a private Ray.
+        on_event: called after each evaluated round of each trial, as in `run`; the event's `run` says of
+            which. StopIteration raised in it stops the trial.
         tell: called with a line when a trial starts and ends.
         work: is kept up with how far each trial is.
 
@@ -59,7 +62,7 @@ def tune(
         RunError: no trial has a value.
     """
     lines = override_lines(overrides, keys)
-    if folder_override := next((change for change in lines if change.startswith("results.")), None):
+    if folder_override := next((change for change in lines if change.startswith("results.folder")), None):
         raise RecipeError(
             f"override {folder_override!r}: a search gives each trial its folder; expected --folder"
         )
@@ -71,18 +74,13 @@ def tune(
         space, samples, search, scheduler, metric, folder or f"runs/tune-{file_name(name)}"
     )
     prepared_search = prepare_search(prepared.setting, request, partial(accept_coefficients, prepared))
-    try:
-        # Before the folder is claimed: without Ray Tune there is to be no search in it.
+    # Before the folder is claimed: without Ray Tune there is to be no search in it.
+    with optional_package("tune: Ray Tune", "tune"):
         import rayfed_kd.tuning.ray_tune  # noqa: F401
-    except ImportError as error:
-        raise RecipeError(
-            f"tune: Ray Tune cannot be imported ({error}); pip install -e '.[tune]' in the clone installs "
-            "what it needs"
-        ) from None
     with prepared_search.folder.claimed(prepared_search.settings, resume=resume):
         for note in prepared.setting.dataset.notes:
             tell(f"note: {note}")
-        _search_on_ray(prepared_search, concurrent, address, tell, work)
+        _search_on_ray(prepared_search, concurrent, address, tell, work, on_event)
     from rayfed_kd.tuning.search_result import result_of_search
 
     return result_of_search(prepared_search)
@@ -119,14 +117,17 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
 
 
 def _search_on_ray(
-    search: Search, concurrent: int | None, address: str | None, tell: Tell, work: Work | None
+    search: Search,
+    concurrent: int | None,
+    address: str | None,
+    tell: Tell,
+    work: Work | None,
+    on_event: OnEvent | None,
 ) -> None:
     from rayfed_kd.cluster.ray_backend.machines import ray_nodes
-    from rayfed_kd.cluster.ray_backend.placement import plan_hosts
     from rayfed_kd.cluster.ray_backend.resources import divided
     from rayfed_kd.cluster.ray_backend.session import RaySession
     from rayfed_kd.cluster.ray_backend.simultaneous_runs import runs_at_a_time
-    from rayfed_kd.timing.reading import read_timing
     from rayfed_kd.tuning.ray_tune import run_trials
     from rayfed_kd.tuning.trial import TrialRun
 
@@ -137,8 +138,7 @@ def _search_on_ray(
         session.ready()
         nodes = ray_nodes()
         at_a_time = runs_at_a_time("--concurrent", concurrent, search.trials, recipe, nodes)
-        nodes_per_trial = divided(nodes, at_a_time)
-        # Raises if not even one trial has room.
-        plan_hosts(recipe, read_timing(recipe).schedule.concurrency, nodes_per_trial)
-        trial_run = TrialRun(search, nodes_per_trial, str(Path.cwd()), tuple(sys.argv))
-        run_trials(trial_run, at_a_time, tell, work)
+        trial_run = TrialRun(search, divided(nodes, at_a_time), str(Path.cwd()), tuple(sys.argv))
+        trial_run.hosts(recipe)  # raises if not even one trial has room
+        run_trials(trial_run, at_a_time, tell, work, on_event)
+    trial_run.end_stopped(tell)

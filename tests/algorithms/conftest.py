@@ -2,18 +2,12 @@
 
 import copy
 
-import numpy as np
 import pytest
-import torch
-from runs import Silent, run_in_process
+from runs import reply_of, run_in_process, simulation_of, states_of
 
 from rayfed_kd.cluster.engine.calls import Held
-from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, Reply, ServerContext
-from rayfed_kd.protocol.state_unpacking import unpack
+from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, ServerContext
 
 SMALL = {
     "model": {"name": "lenet5"},
@@ -109,17 +103,9 @@ def train(bench):
 def made_replies():
     """((parts, samples), ...) -> replies of clients 0, 1, ...; parts are name -> values."""
 
-    def make(*rows):
-        replies = []
-        for client, (parts, samples) in enumerate(rows):
-            tensors = {name: torch.tensor(values, dtype=torch.float32) for name, values in parts.items()}
-            made = Reply.of(tensors, {"samples": samples})
-            arrays = {name: np.asarray(values, dtype=np.float32) for name, values in parts.items()}
-            made.client, made.handle = client, Held(arrays)
-            replies.append(made)
-        return Replies(replies)
-
-    return make
+    return lambda *rows: Replies(
+        [reply_of(client, samples, **parts) for client, (parts, samples) in enumerate(rows)]
+    )
 
 
 @pytest.fixture
@@ -127,12 +113,9 @@ def client_states():
     """(recipe, *overrides) -> every client's state after a local run, by client."""
 
     def states(recipe, *overrides):
-        torch.set_num_threads(1)
-        setting = prepare(recipe, overrides).setting
-        simulation = Simulation(setting, LocalEngine(Host(setting)), Silent())
+        simulation = simulation_of(recipe, *overrides)
         simulation.run()
-        records = sorted(simulation.run_state.records.items())
-        return [unpack(record.state.resolve()["state"]) for _, record in records]
+        return list(states_of(simulation).values())
 
     return states
 

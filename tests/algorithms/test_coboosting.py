@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from runs import run_in_process
+from small_recipes import ONE_SHOT as FEW
 
 from rayfed_kd.algorithms.coboosting import (
     CoBoosting,
@@ -20,13 +21,6 @@ from rayfed_kd.toolbox.losses import cross_entropy
 SAID = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
 STUDENT = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64)
 LABELS = torch.tensor([0])
-FEW = {
-    "generator": {"name": "dafl_image", "width": 4, "latent": 8},
-    "epochs": 2,
-    "generator_steps": 2,
-    "images": 8,
-    "batch_size": 8,
-}
 CHANGES = ("model={name: mlp, hidden: 8}", "rounds=1", "local.epochs=1", "evaluation.every=1")
 
 

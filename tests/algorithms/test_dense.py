@@ -3,6 +3,7 @@
 import pytest
 import torch
 from runs import run_in_process
+from small_recipes import ONE_SHOT as FEW
 
 from rayfed_kd.algorithms.dense import Options, disagreement
 from rayfed_kd.errors import RecipeError
@@ -11,13 +12,6 @@ from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 SAID = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
 OTHER = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64)
-FEW = {
-    "generator": {"name": "dafl_image", "width": 4, "latent": 8},
-    "epochs": 2,
-    "generator_steps": 2,
-    "images": 8,
-    "batch_size": 8,
-}
 CHANGES = ("model={name: mlp, hidden: 8}", "rounds=1", "local.epochs=1", "evaluation.every=1")
 
 

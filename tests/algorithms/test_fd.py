@@ -5,8 +5,6 @@ import torch
 from runs import run_in_process
 
 from rayfed_kd.algorithms.fd import FD, Options, label_distillation, means_of_others
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Message
 from rayfed_kd.toolbox.by_class.means import PerClass
 
@@ -117,17 +115,6 @@ def test_bytes_are_the_formulas(small):
     assert counted[1, 0, "up", "logits"] == counted[2, 0, "down", "logits"] == 4 * 100
     assert counted[1, 0, "up", "labels"] == counted[1, 0, "up", "counts"] == 4 * 10
     assert (1, 0, "down", "logits") not in counted
-
-
-def test_clients_that_do_not_train_have_no_outputs_to_average(small):
-    with pytest.raises(RecipeError, match=r"local.epochs = 0: fd averages the outputs of training"):
-        prepare({**small, "method": {"name": "fd"}}, ["local.epochs=0"])
-    prepare({**small, "method": {"name": "fd", "means": "after"}}, ["local.epochs=0"])
-
-
-def test_clients_of_any_architecture(small):
-    models = "client_models={models: [{name: lenet5}, {name: mlp, hidden: 7}]}"
-    assert run_in_process({**small, "method": {"name": "fd"}}, models, "rounds=2").summary["models"]
 
 
 def test_gamma_weighs_the_term_by_hand():

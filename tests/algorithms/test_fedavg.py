@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from runs import reply_of
 
 import rayfed_kd
 from rayfed_kd.algorithms.fedavg import FedAvg, Options, ServerState
-from rayfed_kd.cluster.engine.calls import Held
-from rayfed_kd.protocol import Replies, Reply
+from rayfed_kd.protocol import Replies
 
 SMALL = {
     "method": {"name": "fedavg"},
@@ -22,9 +22,7 @@ SMALL = {
 
 
 def reply(client, value, samples):
-    made = Reply.of({"student": torch.tensor([value])}, {"samples": samples})
-    made.client, made.handle = client, Held({"student": np.array([value], dtype=np.float32)})
-    return made
+    return reply_of(client, samples, student=[value])
 
 
 @pytest.mark.parametrize(("weighting", "expected"), [("samples", 3.1), ("uniform", 7 / 3)])
@@ -69,20 +67,20 @@ def test_one_full_batch_step_is_gradient_descent_on_the_weighted_objective(tmp_p
     loss = torch.nn.functional.cross_entropy(module(images), torch.tensor(train.labels[chosen]))
     loss.backward()
     expected = module.storage[: module.num_parameters] - 0.1 * module.gradients
-    assert torch.allclose(torch.from_numpy(result.models["aca"]), expected, atol=1e-6)
+    assert torch.allclose(torch.from_numpy(result.models["global"]), expected, atol=1e-6)
 
 
 def test_tracking_oca_changes_no_bit_of_training(tmp_path):
     plain = rayfed_kd.run(SMALL, [f"results.folder={tmp_path / 'a'}"], local=True)
     tracked = rayfed_kd.run(SMALL, [f"results.folder={tmp_path / 'b'}", "method.track_oca=true"], local=True)
-    assert np.array_equal(plain.models["aca"], tracked.models["aca"])
-    assert set(tracked.models) == {"aca", "oca"}
+    assert np.array_equal(plain.models["global"], tracked.models["global"])
+    assert set(tracked.models) == {"global", "oca"}
 
 
 def test_full_participation_makes_oca_the_global_model(tmp_path):
     changes = ["method.track_oca=true", "sampling.fraction=1.0", f"results.folder={tmp_path / 'a'}"]
     result = rayfed_kd.run(SMALL, changes, local=True)
-    assert np.allclose(result.models["aca"], result.models["oca"], atol=1e-6)
+    assert np.allclose(result.models["global"], result.models["oca"], atol=1e-6)
 
 
 def test_bytes_of_a_round_are_two_models_a_client(tmp_path):

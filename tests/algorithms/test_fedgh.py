@@ -99,7 +99,8 @@ def test_both_heads_are_evaluated_on_the_clients_bodies(bench):
     layer = table.module_pool.lend("head", part.vector).freeze()
     images = next(iter(ctx.samples())).images
     whole = torch.cat([table.states[0][:-90], server])
-    predict = table.method.completed(table.states[0], layer, ctx)
+    own = ctx.frozen_model(table.states[0])
+    predict = table.method.composed([own, layer], torch.empty(0))
     assert torch.equal(predict(images), ctx.model(whole).predict(images))
 
 
@@ -112,21 +113,19 @@ def test_head_lies_before_the_buffers(bench):
     torch.testing.assert_close(flat.vector()[place][-10:], flat.module.head.bias.detach())
 
 
-def test_bodies_of_two_architectures_and_features_of_two_lengths(small):
-    recipe = {**small, "method": {"name": "fedgh"}}
-    models = "client_models={{models: [{{name: lenet5}}, {{name: mlp, hidden: {}}}]}}"
-    assert run_in_process(recipe, models.format(84), "rounds=1").summary["models"]
+def test_features_of_two_lengths_are_refused(small):
+    models = "client_models={models: [{name: lenet5}, {name: mlp, hidden: 7}]}"
     with pytest.raises(RecipeError, match="features have lengths 7, 84"):
-        prepare(recipe, [models.format(7)])
+        prepare({**small, "method": {"name": "fedgh"}}, [models])
 
 
-def test_model_that_ends_in_no_linear_layer_is_refused(small, monkeypatch, tmp_path):
-    (tmp_path / "biasless_model.py").write_text(
+def test_model_that_ends_in_no_linear_layer_is_refused(small, own_module):
+    own_module(
+        "biasless_model",
         "from torch import nn\nimport rayfed_kd\n\n\n@rayfed_kd.model_builder\n"
         "def biasless(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, bias=False))\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, bias=False))\n",
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RecipeError, match=r"ends in no torch.nn.Linear with biases"):
         prepare({**small, "method": {"name": "fedgh"}}, ["model={name: 'biasless_model:biasless'}"])
 

@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from rayfed_kd.algorithms.fedgkd import FedGKD, Options, ServerState
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import cross_entropy
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
@@ -50,7 +48,7 @@ def test_double_softmax_is_the_released_arithmetic_of_kdia():
 
 def test_gamma_zero_is_fedavg_bit_for_bit(train):
     ours, plain = train({"name": "fedgkd", "gamma": 0.0}), train({"name": "fedavg"})
-    assert torch.equal(ours["global"], plain["aca"])
+    assert torch.equal(ours["global"], plain["global"])
 
 
 @pytest.mark.parametrize("buffer", [1, 5])
@@ -86,19 +84,3 @@ def test_teacher_travels_where_it_is_another_model(buffer, models, run_small):
     rows = run_small({"name": "fedgkd", "buffer": buffer}).tables["rounds"].to_pylist()
     assert [row["bytes_down"] for row in rows] == [3 * 4 * LENET5 * n for n in models]
     assert [row["bytes_up"] for row in rows] == [3 * 4 * LENET5] * 3
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("method.gamma=-1", "method.gamma = -1: expected a number of at least 0"),
-        ("method.temperature=0", "method.temperature = 0: expected a number above 0"),
-        ("method.buffer=0", "method.buffer = 0: expected a number of at least 1"),
-        ("method.loss=mse", "method.loss = 'mse': expected 'kl' or 'double_softmax'"),
-        ("method.half=1", "method.half = 1: expected true or false"),
-    ],
-)
-def test_wrong_options_are_answered(override, message, small):
-    with pytest.raises(RecipeError) as caught:
-        prepare({**small, "method": {"name": "fedgkd"}}, [override])
-    assert message in str(caught.value)

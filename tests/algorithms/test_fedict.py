@@ -2,26 +2,16 @@
 
 import pytest
 import torch
-from runs import Rounds
+from runs import simulation_of, states_of
+from small_recipes import LAYERED
 
 from rayfed_kd.algorithms.fedict import FedICT, Options
-from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.server.simulation import Simulation
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox.losses import distillation, weighted_distillation
 
 SMALL = {
+    **LAYERED,
     "method": {"name": "fedict", "cut": "C2", "server": {"name": "dense", "units": [8]}},
-    "model": {"name": "m1"},
-    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
-    "local": {"epochs": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.5}},
-    "rounds": 3,
-    "sampling": {"fraction": 0.5},
-    "evaluation": {"samples": False},
 }
 H = 16 * 2 * 2
 T, U = torch.tensor([[2.0, 0.0, -1.0]]).double(), torch.tensor([[1.0, 0.5, 0.0]]).double()
@@ -40,19 +30,9 @@ class Sampled:
 
 
 def ran(*overrides):
-    """A run in this process; `servers` holds the server's state after each round."""
-    torch.set_num_threads(1)
-    setting = prepare(SMALL, overrides).setting
-    found = Simulation(setting, LocalEngine(Host(setting, keep_states=4)), Rounds())
-    found.servers, one_round = [], found.round
-    found.round = lambda number, server: found.servers.append(one_round(number, server)) or found.servers[-1]
+    found = simulation_of(SMALL, *overrides)
     found.run()
     return found
-
-
-def clients(simulated):
-    records = sorted(simulated.run_state.records.items())
-    return {client: unpack(r.state.resolve()["state"], "cpu") for client, r in records if r.state}
 
 
 def fpkd(**options):
@@ -150,9 +130,9 @@ def test_without_its_own_terms_it_is_fedgkt_bit_for_bit():
     ours = ran(SERVERS % ", lambda_fpkd: 0.0, mu_lka: 0.0, beta: 0.7", same)
     theirs = ran((SERVERS % ", alpha: 0.7").replace("fedict", "fedgkt"), same)
     assert torch.equal(ours.models["server"].vector, theirs.models["server"].vector)
-    for client, state in clients(theirs).items():
-        assert torch.equal(clients(ours)[client].model, state.model)
-        assert torch.equal(clients(ours)[client].knowledge, state.knowledge)
+    for client, state in states_of(theirs).items():
+        assert torch.equal(states_of(ours)[client].model, state.model)
+        assert torch.equal(states_of(ours)[client].knowledge, state.knowledge)
     assert [r.tables["metrics"] for r in ours.recorder] == [r.tables["metrics"] for r in theirs.recorder]
 
 
@@ -204,22 +184,3 @@ def test_m1_is_cut_at_its_flatten_layer_as_fedd2s_has_it():
     hidden = client.up_to(client.module.layers["C3"], torch.zeros(2, 3, 32, 32))
     assert hidden.shape == (2, 512)
     assert server(hidden).shape == (2, 10)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("method.beta=-0.1", r"method\.beta = -0\.1: expected a number of at least 0"),
-        ("method.lambda_fpkd=-1", r"method\.lambda_fpkd = -1: expected a number of at least 0"),
-        ("method.mu_lka=-1", r"method\.mu_lka = -1: expected a number of at least 0"),
-        ("method.lka=simm", r"method\.lka = 'simm': expected 'sim' or 'balance'"),
-        ("method.weights=none", r"method\.weights = 'none': expected 'softmax' or 'raw'"),
-        ("method.fpkd_t=0", r"method\.fpkd_t = 0: expected a number above 0"),
-        ("method.lka_u=0", r"method\.lka_u = 0: expected a number above 0"),
-        ("method.alpha=1", r"method\.alpha is no option of fedict"),
-        ("method.cut=F3", r"method\.cut: 'F3' is no layer before the model's last"),
-    ],
-)
-def test_what_cannot_run_is_refused_before_the_first_round(change, message):
-    with pytest.raises(RecipeError, match=message):
-        prepare(SMALL, [change])

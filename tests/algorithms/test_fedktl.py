@@ -9,8 +9,6 @@ from runs import run_in_process
 from torch.nn import functional as F
 
 from rayfed_kd.algorithms.fedktl import Options, angular_logits, simplex
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import cross_entropy
 
 FEW = {"generator": {"width": 4, "latent": 6, "epochs": 1}, "server_epochs": 2}
@@ -148,15 +146,6 @@ def test_generators_error_stands_in_the_result_where_it_was_trained_there(small)
     recipe = {**small, "method": {"name": "fedktl", **FEW}}
     rows = run_in_process(recipe, *CHANGES, "rounds=2").rows["rounds"]
     assert ["generator_mse" in dict(row["losses"]) for row in rows] == [True, False]
-
-
-def test_models_of_two_architectures_and_features_of_two_lengths(small):
-    recipe = {**small, "method": {"name": "fedktl", **FEW}}
-    models = "client_models={{models: [{{name: lenet5}}, {{name: mlp, hidden: {}}}]}}"
-    changes = ("model={name: lenet5}", *CHANGES[1:], "rounds=1")
-    assert run_in_process(recipe, *changes, models.format(84)).summary["models"]
-    with pytest.raises(RecipeError, match="features have lengths 7, 84"):
-        prepare(recipe, [*changes, models.format(7)])
 
 
 def test_defaults_are_those_of_the_released_script():

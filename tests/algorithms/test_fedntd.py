@@ -75,8 +75,8 @@ def test_gradient_reaches_the_student_only():
 
 def test_beta_zero_is_fedavg_bit_for_bit(train):
     ntd, plain = train({"name": "fedntd", "beta": 0.0}), train({"name": "fedavg"})
-    assert torch.equal(ntd["global"], plain["aca"])
-    assert not torch.equal(train({"name": "fedntd"})["global"], plain["aca"])
+    assert torch.equal(ntd["global"], plain["global"])
+    assert not torch.equal(train({"name": "fedntd"})["global"], plain["global"])
 
 
 def test_two_classes_which_would_be_fedavg_are_refused():
@@ -94,7 +94,7 @@ def test_first_step_of_a_round_is_fedavgs_and_the_second_is_not(train):
     for epochs, same in ((1, True), (2, False)):
         changes = (*whole, f"local.epochs={epochs}")
         ntd, plain = train({"name": "fedntd"}, *changes), train({"name": "fedavg"}, *changes)
-        assert torch.allclose(ntd["global"], plain["aca"], rtol=0, atol=1e-7) == same
+        assert torch.allclose(ntd["global"], plain["global"], rtol=0, atol=1e-7) == same
 
 
 def test_teacher_is_the_received_model_frozen_and_in_eval_mode(bench, monkeypatch):
@@ -109,19 +109,6 @@ def test_teacher_is_the_received_model_frozen_and_in_eval_mode(bench, monkeypatc
     monkeypatch.setattr(FlatModule, "__call__", call)
     table.exchange(table.method.init_server(table.server()), [0])
     assert modes[:2] == [(True, True), (False, False)]
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("method.beta=-1", "method.beta = -1: expected a number of at least 0"),
-        ("method.tau=0", "method.tau = 0: expected a number above 0"),
-    ],
-)
-def test_wrong_options_are_answered(override, message, small):
-    with pytest.raises(RecipeError) as caught:
-        prepare({**small, "method": {"name": "fedntd"}}, [override])
-    assert message in str(caught.value)
 
 
 def test_defaults_are_those_of_the_released_code():

@@ -7,14 +7,15 @@ from runs import Silent
 from small_recipes import small_recipe
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.cluster.engine.batching.group_steps import group_steps
+from rayfed_kd.cluster.engine.batching.group_training import group_steps
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.registry import load_object
 
-ONE_CLIENT = ("centralized", "datafree")
+# One client alone, no training at clients, or logits that a loop of its own keeps.
+ONE_CLIENT = ("centralized", "datafree", "fedpft", "fedcache")
 CLOSE = 2e-4
 RECIPE = {
     "model": {"name": "lenet5"},

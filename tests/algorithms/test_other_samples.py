@@ -17,7 +17,9 @@ IMAGES = {
     "dense": "images",
     "coboosting": "images",
     "fedktl": "images",
+    "fedrevive": "images",
     "kdia": "feature maps of images",
+    "fedsd2c": "crops of images",
 }
 TEXT = {"name": "synthetic_text", "samples": 120, "vocabulary": 64, "length": 8}
 TABLE = {"name": "synthetic_table", "samples": 120}

@@ -98,7 +98,7 @@ def measure(hidden: int, cohort: int, sums: int | str, rounds: int, slots: bool)
     # The first round starts hosts, the last is evaluated.
     seconds = statistics.median(after - before for before, after in pairwise(walls[:-1]))
     own = statistics.median(server_s[1:-1])
-    parameters = result.models["aca"].size
+    parameters = result.models["global"].size
     sys.stdout.write(
         f"| {parameters:,} | {cohort:,} | {sums} | {seconds:.2f} s | {own:.2f} s | "
         f"{100 * own / seconds:.0f} % | {watch.fetched / rounds:.0f} MiB | {watch.server:.0f} MiB | "

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from workloads import Silent
 
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
@@ -86,17 +87,6 @@ def parts(generator_options: dict[str, Any], device: str) -> dict[str, float]:
         )
         timed("student backward, twice, SGD step", lambda value=both: sgd.minimise(value))
     return {name: statistics.median(values[3:]) for name, values in times.items()}
-
-
-class Silent:
-    """A recorder that writes nothing."""
-
-    def record(self, record: Any) -> None:
-        """Nothing."""
-
-    def close(self, status: str) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
 
 def round_seconds(

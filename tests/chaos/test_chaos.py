@@ -12,7 +12,7 @@ from killed_runs import cases, kill_one_run
 
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.features.codecs.loading import CODECS
-from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
+from rayfed_kd.recipe.sections.on_the_way import PrivacyRecipe
 from rayfed_kd.recipe.timing import SCHEDULES
 
 CHAOS = Path(__file__).parents[1] / "tools" / "chaos.py"

@@ -6,8 +6,10 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from command_line import run_command
 from pages import PAGES, README, code_blocks, run_quickstart
 from paths import ROOT
+from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.cli.main import commands
@@ -29,33 +31,57 @@ FILES = {
     "extend/partition.md": "my_partitions.py",
     "extend/codec.md": "my_half.py",
     "extend/metric.md": "my_metrics.py",
+    "guide/schedules.md": "my_timing.py",
+    "extend/tracker.md": "my_tracker.py",
 }
 TEXTS = {"README.md": README, **PAGES}
-TOLD = [
-    (page, line)
-    for page, text in TEXTS.items()
-    for line in re.findall(r"^ {4,}(?:\S.*)?\brayfed-kd (\w.*)$", re.sub(r"\\\n\s+", " ", text), re.MULTILINE)
-]
+
+
+def told(text):
+    """The commands of a page: in blocks, also behind another command as `ray job submit`, and in sentences.
+
+    In a sentence a word in capitals stands for what the reader has.
+    """
+    text = re.sub(r"\\\n\s+", " ", text)
+    shown = r"^ {4,}(?:\S.*)?(?:\brayfed-kd|-m rayfed_kd|launch/slurm\.sh) (\w.*)$"
+    lines = re.findall(shown, text, re.MULTILINE)
+    lines += re.findall(r"^rayfed-kd (\w.*)$", "\n".join(code_blocks(text, "sh")), re.MULTILINE)
+    inline = [" ".join(words.split()) for words in re.findall(r"`rayfed-kd\s+(\w+\s[^`]+)`", text)]
+    lines += [line for line in inline if not re.search(r"\b[A-Z]{3,}\b|^compare --", line)]
+    return [line.replace("STUDY", "fedkf_quickstart") for line in lines]
+
+
+TOLD = list(dict.fromkeys((page, line) for page, text in TEXTS.items() for line in told(text)))
 WRONG = r"alfa=|mi: 1"  # of commands that show how a mistake is answered
 COMMAND = re.compile(
-    r"^ {4}rayfed-kd run configs/quickstart\.yaml ([\w.]+)='(.+?)'(?: --local)?$", re.MULTILINE
+    r"^ {4}rayfed-kd run (?:configs/)?quickstart(?:\.yaml)? ([\w.]+)='(.+?)'(?: --local)?$", re.MULTILINE
 )
+
+
+def saved(page, folder):
+    """Writes the page's file into a folder; its module's name."""
+    (folder / FILES[page]).write_text(code_blocks(TEXTS[page], "python")[0])
+    return FILES[page].removesuffix(".py")
 
 
 def own(page, folder):
     """Writes the page's file into a folder; the override by which its command names what is in it."""
-    text = TEXTS[page]
-    name = FILES[page]
-    (folder / name).write_text(code_blocks(text, "python")[0])
-    changes = [f"{key}={value}" for key, value in COMMAND.findall(text)]
-    return [change for change in changes if f"{name.removesuffix('.py')}:" in change][-1]
+    module = saved(page, folder)
+    changes = [f"{key}={value}" for key, value in COMMAND.findall(TEXTS[page])]
+    return [change for change in changes if f"{module}:" in change][-1]
 
 
 def given(page, line, folder, monkeypatch):
     """A command's parameters, in a folder with the files that its page tells to save there."""
-    (folder / "configs").symlink_to(ROOT / "configs")
-    if page in FILES:
-        own(page, folder)
+    if not (folder / "configs").exists():
+        (folder / "configs").symlink_to(ROOT / "configs")
+    taken = {"getting-started.md": "extend/method.md"}.get(page, page)  # where the method that it uses stands
+    if taken in FILES:
+        saved(taken, folder)
+    devices = [f"{client},0.01,10,20" for client in range(10)]
+    (folder / "devices.csv").write_text(
+        "\n".join(["client,seconds_per_sample,up_mbit_s,down_mbit_s", *devices])
+    )
     studies = [block for block in code_blocks(TEXTS[page], "yaml") if "\nruns:" in block]
     (folder / "mine.yaml").write_text("".join(studies[:1]))
     monkeypatch.chdir(folder)
@@ -85,9 +111,10 @@ def test_every_command_that_is_told_is_taken(page, line, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("page", "line"),
     [
-        pytest.param(page, line, marks=[] if "my_" in line else pytest.mark.slow)
+        pytest.param(page, line, marks=[] if re.search("my_(?!timing)", line) else pytest.mark.slow)
         for page, line in TOLD
-        if line.startswith("run configs/quickstart.yaml") and not re.search(rf"{WRONG}|/data|\.pth", line)
+        if re.match(r"run (configs/)?quickstart(\.yaml)? ", line)
+        and not re.search(rf"{WRONG}|/data|\.pth", line)
     ],
 )
 def test_what_is_shown_runs_as_it_is_told(page, line, tmp_path, monkeypatch):
@@ -97,23 +124,30 @@ def test_what_is_shown_runs_as_it_is_told(page, line, tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
+TOGETHER = r"compare (mine\.yaml|fedkf_quickstart)|tune (configs/)?quickstart"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({page for page, line in TOLD if re.match(TOGETHER, line)}))
+def test_comparisons_and_searches_run_as_they_are_told(page, tmp_path, monkeypatch):
+    """Those of data that are there, one after another in one folder, with fewer rounds."""
+    for line in [line for told_on, line in TOLD if told_on == page and re.match(TOGETHER, line)]:
+        name, _ = given(page, line, tmp_path, monkeypatch)
+        words = [word for word in shlex.split(line, comments=True) if not word.startswith("rounds=")]
+        done = run_command(*words, "rounds=2", *["--local"] * (name == "compare"), folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "options", ["class_weights: [2, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "steps: sam", "steps: lbfgs"]
 )
 def test_other_losses_and_steps_change_the_result(options, tmp_path, monkeypatch):
     own("extend/training.md", tmp_path)
     monkeypatch.chdir(tmp_path)
-    recipe = {
-        "model": {"name": "mlp", "hidden": 8},
-        "data": {"name": "digits", "fraction": 0.2},
-        "partition": {"name": "iid", "clients": 2},
-        "sampling": {"fraction": 1.0},
-        "rounds": 1,
-    }
     vectors = []
     for place, chosen in enumerate(("smoothing: 0", options)):
         changes = [f"method={{name: my_training:Fitted, {chosen}}}", f"results.folder=run{place}"]
-        vectors.append(rayfed_kd.run(recipe, changes, local=True).models["global"])
+        vectors.append(rayfed_kd.run({**THREE_CLIENTS, "rounds": 3}, changes, local=True).models["global"])
     assert np.isfinite(vectors[1]).all()
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
 
@@ -126,7 +160,7 @@ def test_early_stopping_and_trackers_run_as_they_are_shown(tmp_path, monkeypatch
     assert 4 <= names["rounds"] < 60
     assert names["rounds"] == int(capsys.readouterr().out.split()[-1])
     exec(tracking, names)
-    assert len(re.findall(r"'aca/amp': 0\.\d+", capsys.readouterr().out)) == 2
+    assert len(re.findall(r"'global/amp': 0\.\d+", capsys.readouterr().out)) == 2
 
 
 @pytest.mark.slow
@@ -168,19 +202,3 @@ def test_own_method_without_its_term_is_fedavg_bit_for_bit(page, own_method, tmp
         result = rayfed_kd.run(ROOT / "configs/quickstart.yaml", changes, local=True)
         vectors.append(next(iter(result.models.values())))
     assert np.array_equal(*vectors)
-
-
-def test_half_precision_halves_what_crosses(tmp_path, monkeypatch):
-    codec = own("extend/codec.md", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    runs = [
-        rayfed_kd.run(
-            ROOT / "configs/quickstart.yaml",
-            [c, "method={name: fedavg}", f"results.folder=run{i}", *SHORT],
-            local=True,
-        )
-        for i, c in enumerate((codec, "codec={}"))
-    ]
-    for direction in ("bytes_up", "bytes_down"):
-        half, whole = (run.tables["rounds"][direction].to_pylist() for run in runs)
-        assert [2 * count for count in half] == whole

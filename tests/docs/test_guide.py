@@ -33,6 +33,8 @@ def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
     shown = next(block for block in code_blocks(page, "yaml") if block.startswith("title:"))
     file = tmp_path / "mine.yaml"
     file.write_text(shown)
+    (claims,) = (block for block in code_blocks(page, "yaml") if block.startswith("claims:"))
+    Study.model_validate({**yaml.safe_load(shown), **yaml.safe_load(claims)})
     small = select_studies([str(file)], quick=True)
     assert [study.folder for study in small] == ["runs/two-methods-quick/alpha-0.1"]
     assert "5 rounds" in small[0].title

@@ -13,7 +13,7 @@ import rayfed_kd
 from rayfed_kd.comparison.studies import read_study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.comparison.study_tables import split_into_tables
-from rayfed_kd.comparison.writers.markdown import read_table_line
+from rayfed_kd.comparison.writers.all_tables import read_table_line
 
 measured = hook("measured")
 CLAIM_STUDIES = sorted((ROOT / "configs/claims").glob("*.yaml"))
@@ -50,7 +50,7 @@ def test_a_table_that_the_command_line_changed_is_left_out_and_told(tmp_path):
     told = "was changed on the command line (seeds 1, 2 for 1); its table stays as it is"
     assert measured.what_becomes_of(tmp_path / "x") == told
     rayfed_kd.compare(study, local=True)
-    assert "| A (aca) |" in measured.with_tables(page, tmp_path)
+    assert "| A (global) |" in measured.with_tables(page, tmp_path)
     assert measured.what_becomes_of(tmp_path / "x") == "read"
     assert measured.what_becomes_of(tmp_path / "y") == "is not there; its table stays as it is"
 

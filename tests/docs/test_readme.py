@@ -6,7 +6,7 @@ import subprocess
 import tomllib
 
 import pytest
-from pages import PAGES, README
+from pages import PAGES, README, run_quickstart
 from paths import ROOT
 
 from rayfed_kd.cli.main import commands
@@ -56,6 +56,31 @@ def test_make_takes_the_first_python_that_runs_and_is_new_enough(codes, told, tm
 
 def test_make_targets_that_are_told_exist():
     makefile = (ROOT / "Makefile").read_text()
-    told = set(re.findall(r"(?:`| {4})make (?:[A-Z_]+=\S* )?([\w-]+)", "\n".join([README, *PAGES.values()])))
+    told = set(re.findall(r"(?:`| {4})make (?:[A-Z_]+=\S* )*([\w-]+)", "\n".join([README, *PAGES.values()])))
     assert {"quickstart", "test", "slow", "docs"} <= told
     assert [target for target in told if f"\n{target}:" not in makefile] == []
+
+
+def test_scripts_that_are_told_are_there_with_the_options_that_are_told():
+    texts = re.sub(r"\\\n\s+", " ", "\n".join([README, *PAGES.values()]))
+    told = re.findall(r"\bpython[\d.]* ((?:tests|docs|benchmarks)/\S+\.py)([^`#\n]*)", texts)
+    assert len(told) > 20
+    for script, words in told:
+        source = (ROOT / script).read_text()
+        assert [word for word in re.findall(r"--[\w-]+", words) if f'"{word}"' not in source] == [], script
+
+
+def masked(line):
+    """A printed line without what differs from machine to machine: numbers, and with them widths."""
+    return re.sub(r"[─━ ]+", " ", re.sub(r"\d[\d.,:-]*", "0", line))
+
+
+@pytest.mark.slow
+def test_quickstart_prints_the_lines_that_are_shown(tmp_path):
+    done = run_quickstart(tmp_path, "--local")
+    printed = set(map(masked, (done.stdout + done.stderr).splitlines()))
+    for text in (README, PAGES["getting-started.md"]):
+        (shown,) = re.findall(r"^```\n((?:round|method) .*?)^```$", text, re.DOTALL | re.MULTILINE)
+        lines = [line for line in shown.splitlines() if "..." not in line]
+        on_ray = ("engine", "processes", "starting the actors")
+        assert [line for line in lines if masked(line) not in printed and not line.startswith(on_ray)] == []

@@ -1,6 +1,7 @@
 """The recipe reference has every key and option, each with a meaning and an example that a recipe takes."""
 
 import re
+from inspect import ismodule
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object, options_model
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
+from rayfed_kd.results.trackers.tracking import TRACKERS
 from rayfed_kd.setting.blueprint import make_method, read_names
 from rayfed_kd.setting.metrics import METRICS
 from rayfed_kd.timing.staleness import STALENESS_RULES
@@ -99,6 +101,7 @@ def test_examples_are_of_things_that_exist():
         "staleness": STALENESS_RULES,
         "clock": CLOCKS,
         "codec": CODECS,
+        "tracker": TRACKERS,
     }.items():
         assert set(EXAMPLES[kind]) == set(registered)
     assert set(EXAMPLES["method"]) <= set(METHODS)
@@ -176,7 +179,8 @@ def test_pages_of_the_site_are_those_of_the_folder():
 def test_every_name_of_the_protocol_has_its_place_on_the_page():
     api = hook("api")
     listed = [name for names in api.names_by_module().values() for name in names]
-    assert sorted(listed) == sorted(protocol.__all__)
+    public = {name for name, thing in vars(protocol).items() if name[0] != "_" and not ismodule(thing)}
+    assert sorted(listed) == sorted(public)
     assert api.MARK in PAGES[api.PAGE]
     sections = api.sections() + "\n"
     assert all(f"::: rayfed_kd.protocol.{name}\n" in sections for name in listed)

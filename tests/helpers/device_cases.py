@@ -8,8 +8,8 @@ from runs import Outcome
 from small_recipes import FOUR_CLIENTS, small_recipe
 
 from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.host import make_host
 from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import shared_vectors

@@ -20,7 +20,7 @@ PRELOADED = (
     "rayfed_kd.experiment.running",
     "rayfed_kd.experiment.resuming",
     "rayfed_kd.results.charts.partition",
-    "rayfed_kd.results.tensorboard",
+    "rayfed_kd.results.trackers.tensorboard",
     "rayfed_kd.setting.blueprint",
     "rayfed_kd.cluster.server.assembly",
 )

@@ -1,7 +1,8 @@
-"""Small image files: pixels, PNGs, Parquet in the Hugging Face layout."""
+"""Small image files: pixels, PNGs, Parquet in the Hugging Face layout, MNIST's IDX."""
 
 import io
 import json
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -33,3 +34,11 @@ def write_encoded(path, encoded, labels, image="image", label="label", names=Non
 def write_parquet(path, pixels, labels, *columns, names=None):
     """The same of pixels; `columns`: the image's and the label's."""
     write_encoded(path, [png(p) for p in pixels], pa.array(labels, pa.int64()), *columns, names=names)
+
+
+def write_idx(folder, name, pixels, labels):
+    """The two files of a part of MNIST or its like."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, array in (("images-idx3", pixels), ("labels-idx1", np.array(labels, dtype=np.uint8))):
+        header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        (folder / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())

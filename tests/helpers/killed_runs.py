@@ -16,13 +16,17 @@ import yaml
 from forked_commands import ForkedCommand
 from paths import ROOT
 from ray_processes import CLIENTS, SERVER, actors
-from safetensors.numpy import load_file
 from small_recipes import DECIDED, FOUR_CLIENTS, assert_same_tables, small_recipe
 
 import rayfed_kd
 from rayfed_kd.algorithms import METHODS
+from rayfed_kd.cluster.engine.host import Host
+from rayfed_kd.cluster.engine.local import LocalEngine
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.errors import RayfedError, RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.tables import read_table
 
 KINDS = ("method", "schedule", "codec", "privacy")
@@ -180,7 +184,9 @@ class KilledRun:
             return
         if self.address is not None:
             self._before = set(self._actors((SERVER, *CLIENTS)))  # of a command that was just killed
-            self.process = ForkedCommand(words, self.errors, {"RAY_ADDRESS": self.address})
+            # The fork server may be older than this Ray's token.
+            variables = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")}
+            self.process = ForkedCommand(words, self.errors, variables | {"RAY_ADDRESS": self.address})
             return
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
@@ -251,16 +257,14 @@ class KilledRun:
 
 
 def assert_same_files(folder, expected):
-    """Tables and exported models, bit for bit."""
+    """Tables, and the evaluated models of the newest checkpoints, bit for bit."""
     assert_same_tables({name: read_table(folder / "tables", name) for name in DECIDED}, expected.tables)
-    for model in expected.models:
-        for source in (folder, expected.folder):
-            rayfed_kd.export(source, model, source.parent / f"{source.name}-{model}")
-        ours, theirs = (
-            load_file(s.parent / f"{s.name}-{model}.safetensors") for s in (folder, expected.folder)
-        )
-        assert ours.keys() == theirs.keys()
-        assert all(np.array_equal(ours[name], theirs[name]) for name in ours), model
+    setting = prepare(folder / CONFIG).setting
+    publish = LocalEngine(Host(setting)).publish
+    snapshot = Checkpointer(folder, setting.recipe.checkpoint).latest(publish, "cpu", print)
+    models = shared_vectors(setting.method.evaluated(snapshot.server))
+    assert models.keys() == expected.models.keys()
+    assert all(np.array_equal(models[name], expected.models[name]) for name in models)
 
 
 def kill_one_run(case, engine, seed, most, folder, address=None):

@@ -47,7 +47,7 @@ def compared(**study):
         ("B", 2): [0.1, 0.2, 0.3],
     }
     curves = {
-        (label, "aca", seed, "server_accuracy"): Curve([2, 4, 6], values, COSTS[label])
+        (label, "global", seed, "server_accuracy"): Curve([2, 4, 6], values, COSTS[label])
         for (label, seed), values in curves_by_run.items()
     }
     totals = {key: RunTotals(COSTS[key[0]][-1], *RAW[key[0]]) for key in curves_by_run}

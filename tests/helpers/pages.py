@@ -18,5 +18,5 @@ def code_blocks(text, language):
 
 
 def run_quickstart(folder, *words):
-    """`rayfed-kd run configs/quickstart.yaml WORDS` from a folder."""
-    return run_command("run", ROOT / "configs/quickstart.yaml", *words, folder=folder)
+    """`rayfed-kd run quickstart WORDS` from a folder."""
+    return run_command("run", "quickstart", *words, folder=folder)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+import rayfed_kd
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import by_default
 from rayfed_kd.recipe.registry import load_object
@@ -22,6 +23,33 @@ THREE_CLIENTS = {
     "sampling": {"fraction": 1.0},
     "rounds": 2,
 }
+SIX_CLIENTS = {
+    "model": {"name": "mlp", "hidden": 16},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
+    "rounds": 3,
+    "sampling": {"count": 5},
+    "evaluation": {"samples": False},
+}
+# Three classes of made-up images, which an MLP learns in a moment.
+MADE_UP = {
+    "model": {"name": "mlp", "hidden": 8},
+    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
+    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "adam", "lr": 0.01}},
+    "rounds": 2,
+    "sampling": {"fraction": 1.0},
+    "evaluation": {"samples": False},
+}
+UNLABELLED = {**MADE_UP["partition"], "public": {"count": 30, "labels": False}}
+# The same for m1, whose layers have names.
+LAYERED = {
+    **MADE_UP,
+    "model": {"name": "m1"},
+    "local": {"epochs": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.5}},
+    "rounds": 3,
+    "sampling": {"fraction": 0.5},
+}
 ONE_SHOT = {
     "generator": {"name": "dafl_image", "width": 4, "latent": 8},
     "epochs": 2,
@@ -39,9 +67,24 @@ OPTIONS = {
         "student_steps": 2,
         "batch_size": 8,
     },
+    "fedrevive": {
+        "generator": {"width": 4, "latent": 8},
+        "teachers": 2,
+        "synth_from": 0,
+        "blend_after": 1,
+        "every": 1,
+        "synthesised": 8,
+        "generator_steps": 1,
+        "distill_steps": 1,
+        "batch_size": 4,
+    },
     "feddf": {"epochs": 1},
+    "takfl": {"epochs": 1, "optimizer": {"lr": 0.001}},
     "dense": ONE_SHOT,
     "coboosting": ONE_SHOT,
+    "fedpft": {"epochs": 2},
+    "fedsd2c": {"ipc": 3, "small_classes": "send", "crops": 2, "epochs": 2, "batch_size": 16},
+    "fens": {"batch_size": 8},
     "ccvr": {"every": 1, "samples_per_class": 10},
     "datafree": {
         "teacher_rounds": 1,
@@ -56,6 +99,7 @@ OPTIONS = {
     "fedrep": {"head_epochs": 1},
     "fedrep_plus": {"head_epochs": 1, "z0": 1},
     "fedtgp": {"server_epochs": 2},
+    "fedl2g": {"warmup": 1, "server_lr": 0.1},
     "fedktl": {
         "generator": {"width": 4, "latent": 8, "epochs": 1},
         "server_epochs": 2,
@@ -110,3 +154,16 @@ def assert_same_tables(tables, expected):
     found = decided(tables)
     for name, wanted in decided(expected).items():
         assert found[name].equals(wanted), name
+
+
+def assert_resumed_is_whole(recipe, folder, cut, rounds):
+    """A run that ends after round `cut` and goes on is the undisturbed one, bit for bit; gives both."""
+
+    def run(name, last):
+        return rayfed_kd.run(recipe, [f"results.folder={folder / name}", f"rounds={last}"], local=True)
+
+    whole = run("whole", rounds)
+    run("cut", cut)
+    resumed = rayfed_kd.resume(folder / "cut", [f"rounds={rounds}"], local=True)
+    assert_same_run(resumed, whole)
+    return resumed, whole

@@ -149,7 +149,7 @@ def test_name_made_of_a_label_stays_in_its_folder(label, tmp_path):
 
 
 def test_name_has_no_blanks_and_brackets():
-    assert file_name("B, server (aca)") == "B-server-aca-"
+    assert file_name("B, server (global)") == "B-server-global-"
 
 
 def test_hundred_runs_that_begin_at_once_get_a_hundred_folders(tmp_path):

@@ -9,7 +9,7 @@ import rayfed_kd
 from rayfed_kd.cli.main import commands
 
 # What a command shows on a screen alone.
-ON_SCREEN = {"doctor", "methods", "models", "recipes"}
+ON_SCREEN = {"data", "doctor", "methods", "models", "recipes"}
 
 
 def test_every_command_is_a_function_and_can_be_completed():

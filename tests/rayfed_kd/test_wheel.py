@@ -29,6 +29,21 @@ def command(*words, folder):
 def python(tmp_path_factory):
     """The Python of an environment with the wheel; it sees this one's packages, but not its rayfed-kd."""
     folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    # .ci/run makes one as a release does, through its archive of sources.
+    wheel = os.environ.get("RAYFED_KD_WHEEL") or built(folder, pip)
+    command(sys.executable, "-m", "venv", "--without-pip", folder / "env", folder=folder)
+    python = folder / "env/bin/python"
+    command(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, folder=folder)
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(command(python, "-c", asked, folder=folder).strip())
+    # A line of a .pth file is a folder. The .pth files in it, as that of an editable install, are not read.
+    (packages / "present.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def built(folder, pip):
+    """A wheel of the tree."""
     source = folder / "source"
     source.mkdir()
     for name in SOURCES:  # building in the tree would leave build/ there
@@ -36,18 +51,9 @@ def python(tmp_path_factory):
             shutil.copytree(ROOT / name, source / name, symlinks=True)
         else:
             shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     command(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source, folder=folder)
-    command(sys.executable, "-m", "venv", "--without-pip", folder / "env", folder=folder)
-    python = folder / "env/bin/python"
-    wheel = next(folder.glob("*.whl"))
-    command(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, folder=folder)
-    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    packages = Path(command(python, "-c", asked, folder=folder).strip())
-    # A line of a .pth file is a folder. The .pth files in it, as that of an editable install, are not read.
-    (packages / "present.pth").write_text(sysconfig.get_path("purelib"))
     shutil.rmtree(source)
-    return python
+    return next(folder.glob("*.whl"))
 
 
 @pytest.mark.slow
@@ -80,6 +86,13 @@ def test_commands_of_a_wheel_work_among_a_users_packages_of_our_folders_names(py
     command(python.with_name("rayfed-kd"), *ON_RAY, folder=tmp_path)
     kept = (tmp_path / "on_ray/summary.json").read_text()
     assert '"finished"' in kept
+
+
+@pytest.mark.slow
+def test_a_search_runs_from_a_wheel(python, tmp_path):
+    words = ("tune", "quickstart", "--space", "tune/quickstart", "--samples", "1", "rounds=1")
+    command(python.with_name("rayfed-kd"), *words, "--folder", "search", folder=tmp_path)
+    assert (tmp_path / "search/best.yaml").is_file()
 
 
 @pytest.mark.slow

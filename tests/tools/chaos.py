@@ -2,6 +2,7 @@
 
     python tests/tools/chaos.py --log chaos.jsonl                 # every case, without Ray and then on Ray
     python tests/tools/chaos.py --log chaos.jsonl --engine ray    # on Ray alone, as beside another process
+    python tests/tools/chaos.py --log chaos.jsonl --only dkdr     # a method's, schedule's, codec's cases
     python tests/tools/chaos.py --table --log chaos.jsonl
 
 The cases follow from what is registered (`cases` of tests/helpers/killed_runs.py). Each run is killed up to
@@ -49,18 +50,19 @@ def main() -> int:
     )
     parser.add_argument("--each", type=int, default=4, help="most kills of one run")
     parser.add_argument("--engine", choices=["local", "ray"], help="default: one after the other")
+    parser.add_argument("--only", nargs="+", default=[], help="cases with one of these names, as dkdr")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--table", action="store_true", help="only print the table of the log")
     given = parser.parse_args()
     if not given.table:
         for engine in [given.engine] if given.engine else ["local", "ray"]:
-            kill_all(given.log, engine, given.each)
+            kill_all(given.log, engine, given.each, given.only)
     runs = read(given.log)
     sys.stdout.write(table(runs))
     return int(any(run["wrong"] for run in runs))
 
 
-def kill_all(log: Path, engine: str, most: int) -> None:
+def kill_all(log: Path, engine: str, most: int, only: Sequence[str] = ()) -> None:
     """Kill each case's run, but for those of the log, which gets a line for each run."""
     from forked_workers import LastingRay
     from killed_runs import LEAST, cases, kill_one_run
@@ -68,6 +70,8 @@ def kill_all(log: Path, engine: str, most: int) -> None:
     folder, done = Path(tempfile.mkdtemp(prefix="chaos-")), read(log)
     ray = LastingRay(folder) if engine == "ray" else None
     for number, case in enumerate(cases(engine), 1):
+        if only and not set(only) & set(case.split(":")):
+            continue
         before = [run for run in done if (run["case"], run["engine"]) == (case, engine)]
         address = None if ray is None or number % PRIVATE == 0 else ray.address
         while kills(before) < LEAST and all(run["wrong"] is None for run in before):

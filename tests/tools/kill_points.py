@@ -398,7 +398,9 @@ def white_dot() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def search_in_process(search: Any, concurrent: int | None, address: str | None, tell: Any, work: Any) -> None:
+def search_in_process(
+    search: Any, concurrent: Any, address: Any, tell: Any, work: Any, on_event: Any
+) -> None:
     """A search's trials one after another, with the parts of Ray Tune's side that write."""
     from rayfed_kd.cluster.ray_backend import placement
     from rayfed_kd.experiment.engines import InProcess
@@ -407,8 +409,8 @@ def search_in_process(search: Any, concurrent: int | None, address: str | None, 
     from rayfed_kd.tuning import trial as trials
     from rayfed_kd.tuning.ray_tune import ROUND, VALUE, Proposals, Recorder
 
-    def run_here(prepared: Any, on_ray: Any, on_event: Any, *, resume: bool, restart: bool) -> Any:
-        return run_prepared(prepared, InProcess(), on_event, resume=resume, restart=restart)
+    def run_here(prepared: Any, on_ray: Any, on_event: Any, **options: Any) -> Any:
+        return run_prepared(prepared, InProcess(), on_event, **options)
 
     placement.plan_hosts = lambda *arguments: None  # type: ignore[assignment, return-value]
     trials.run_prepared = run_here  # type: ignore[assignment]
@@ -417,7 +419,7 @@ def search_in_process(search: Any, concurrent: int | None, address: str | None, 
     for number in range(search.trials):
         config, results = searcher.suggest(str(number)), [{}]
 
-        def report(round_index: int, value: float, results: list[Any] = results) -> None:
+        def report(round_index: int, value: float, event: Any, results: list[Any] = results) -> None:
             results.append({ROUND: round_index, VALUE: value})
 
         one.run(number, config["coefficients"], report)

@@ -1,4 +1,4 @@
-"""Training of a group of clients: their local steps run as one batched program.
+"""The steps of a group of clients at a host, with their local epochs as one batched program.
 
 Each client's step runs as it is written, as a greenlet, until it comes to local training in the form that
 batches (rayfed_kd/toolbox/local_training.py). There it waits for the other clients of the group. Clients of
@@ -12,13 +12,19 @@ are in the group and on nothing else. Whether there are groups is decided before
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from greenlet import getcurrent, greenlet
 
 from rayfed_kd.cluster.engine.batching.batched_steps import BatchedSteps
 from rayfed_kd.cluster.engine.batching.step_program import program_of
+from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.exchanged import one_line
+from rayfed_kd.cluster.engine.host import Host, HostResult
 from rayfed_kd.protocol import ClientContext
 from rayfed_kd.toolbox.local_training import LocalSteps
 
@@ -74,3 +80,28 @@ def _wait(steps: LocalSteps) -> None:
     parent = getcurrent().parent
     assert parent is not None  # a step's greenlet was made by `run_group`
     parent.switch(steps)
+
+
+def group_steps(host: Host, calls: Sequence[StepCall]) -> list[HostResult]:
+    """Run the steps of a group; the results are in the calls' order.
+
+    Raises: StepError if the method raised for one of them or its state cannot be stored.
+    """
+    started = time.perf_counter()
+    contexts = [host.context(call.facts) for call in calls]
+    steps = [(ctx, partial(host.answer, call, ctx)) for call, ctx in zip(calls, contexts, strict=True)]
+    try:
+        with host.surroundings(calls[0]):
+            results = run_group(steps)
+    except host.caught as error:
+        clients = ", ".join(str(call.facts.client) for call in calls)
+        where = f"round {calls[0].facts.round}, clients {clients}, {calls[0].step}"
+        raise one_line(f"{where} (local.vectorise=off trains each by itself)", error) from error
+    finally:
+        # Not after each step: it waits in the middle of its work while others run, and needs its modules.
+        host.module_pool.take_back()
+    # The clients' turns interleave, so that only the group's time is known.
+    return [
+        (replace(facts, grouped=True), parts, state)
+        for facts, parts, state in host.measured(results, started)
+    ]

@@ -9,8 +9,7 @@ from typing import Any
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
-from rayfed_kd.cluster.ray_backend.dispatch.pace import Pace
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, Pace
 
 # Seconds of work that short steps are combined to, in one call to a host: a call itself costs 1 to 4 ms.
 LEAST_S, MOST_S = 0.005, 0.05

@@ -1,11 +1,13 @@
 """Evaluation of shared models and of clients' own models.
 
 A shared model sees every test sample once; its correct predictions are then counted by client. `own_models`
-evaluates the clients' own, `scores` computes the metrics that a recipe names.
+evaluates the clients' own. Metrics that a recipe names are computed from the logits of all test samples,
+joined in the samples' order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,7 +24,6 @@ from rayfed_kd.cluster.engine.calls import (
 from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.cluster.server.evaluating.own_models import OwnModels, StartedOwn
-from rayfed_kd.cluster.server.evaluating.scores import Scores
 from rayfed_kd.protocol import (
     Array,
     Completing,
@@ -32,9 +33,53 @@ from rayfed_kd.protocol import (
     Personal,
     shared_vectors,
     to_array,
+    to_tensor,
 )
 from rayfed_kd.results.fairness import client_metrics
+from rayfed_kd.setting.metrics import make_metrics, metric_rows
 from rayfed_kd.setting.setting import Setting
+
+
+class Scores:
+    """Computes the rows of the table `scores`.
+
+    Args:
+        setting: its recipe names the metrics.
+        tell: called with a line when one of them has no finite value.
+    """
+
+    def __init__(self, setting: Setting, tell: Callable[[str], None]) -> None:
+        self._setting, self._tell = setting, tell
+        self._metrics = make_metrics(setting.recipe)
+        self._told: set[tuple[str, str]] = set()  # (model, metric) without a finite value
+
+    def rows(
+        self, round_index: int, model: str, split: str, results: Sequence[EvaluationResult | PersonalResult]
+    ) -> list[dict[str, Any]]:
+        """A model's rows; `results` together have the split's samples in order."""
+        logits = [result.logits for result in results if result.logits is not None]
+        if not logits:  # there are no such test samples
+            return []
+        joined, labels = np.concatenate(logits), self._labels(split)
+        # Of the official test set every client's own model sees all samples.
+        labels = np.tile(labels, len(joined) // len(labels))
+        rows = metric_rows(self._metrics, round_index, model, split, to_tensor(joined), to_tensor(labels))
+        for row in rows:
+            if not math.isfinite(row["value"]) and (model, row["metric"]) not in self._told:
+                self._told.add((model, row["metric"]))
+                self._tell(
+                    f"metric {row['metric']} of {model} is {row['value']} in round {round_index}: the table "
+                    "`scores` has it as it is, and the summary has none"
+                )
+        return rows
+
+    def _labels(self, split: str) -> Array:
+        if split == "local":
+            labels: Array = np.asarray(self._setting.dataset.train.labels)[self._setting.tested.indices]
+            return labels
+        assert self._setting.dataset.test is not None  # it has samples
+        return np.asarray(self._setting.dataset.test.labels)
+
 
 # Test samples in a call. Fixed, so that the loss is summed to the same bits on any number of hosts.
 STRETCH = 2048
@@ -128,9 +173,7 @@ class Evaluator:
         Args:
             broken: names of the shared models whose weights are not finite.
         """
-        metrics: Rows = []
-        clients: Rows = []
-        scores: Rows = []
+        tables: dict[str, Rows] = {"metrics": [], "clients": [], "scores": []}
         results = {} if own is None else self._own.results(own)
         for name in models:
             if name in results:
@@ -141,12 +184,12 @@ class Evaluator:
                 rows, row = self._of_shared(round_index, name, by_split)
             if name in broken:  # one model of all
                 row["not_finite"] = max(1, len(self._own_counts))
-            metrics.append(row)
-            clients += rows
+            tables["metrics"].append(row)
+            tables["clients"] += rows
             for scored in self._scores:
                 for split, found in by_split.items():
-                    scores += scored.rows(round_index, name, split, found)
-        return {"metrics": metrics, "clients": clients, "scores": scores}
+                    tables["scores"] += scored.rows(round_index, name, split, found)
+        return tables
 
     def _of_shared(
         self, round_index: int, name: str, by_split: Mapping[str, Sequence[EvaluationResult]]
@@ -182,12 +225,11 @@ class Evaluator:
         for name, model in models.items():
             architecture = model.architecture if isinstance(model, Evaluated) else "model"
             for split, length in self._lengths.items():
-                started[name, split] = [
-                    self._engine.evaluate(
-                        EvaluationCall(handle, name, architecture, split, start, min(start + STRETCH, length))
-                    )
+                calls = (
+                    EvaluationCall(handle, name, architecture, split, start, min(start + STRETCH, length))
                     for start in range(0, length, STRETCH)
-                ]
+                )
+                started[name, split] = [self._engine.evaluate(call) for call in calls]
         return started
 
     def _by_client(self, results: Sequence[EvaluationResult]) -> tuple[dict[int, int], int]:
@@ -224,10 +266,8 @@ def _metrics(rows: Rows) -> dict[str, Any]:
     empty = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"))
     if not rows:
         return empty
-    metrics = client_metrics(
-        np.array([row["correct"] for row in rows]), np.array([row["samples"] for row in rows])
-    )
-    return {**empty, "amp": metrics.amp, "fm": metrics.fm, "wlp": metrics.wlp, "ua": metrics.ua}
+    correct, samples = (np.array([row[name] for row in rows]) for name in ("correct", "samples"))
+    return {**empty, **client_metrics(correct, samples)}
 
 
 def _joined(results: Sequence[EvaluationResult]) -> tuple[Array, Array, float]:

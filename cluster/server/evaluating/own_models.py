@@ -66,21 +66,9 @@ class OwnModels:
         """
         personal = tuple(name for name, model in models.items() if isinstance(model, Personal))
         completed = {
-            name: {
-                client: self._engine.evaluate_personal(
-                    PersonalCall(
-                        client,
-                        record.state,
-                        record.version,
-                        self._split,
-                        SharedPart(handle, name, model.architecture),
-                    )
-                )
-                for client in self._counts
-                for record in [records.get(client, ClientRecord())]
-            }
-            for name, model in models.items()
-            if isinstance(model, Completing)
+            name: {k: self._ask(k, records, SharedPart(handle, name, one.architecture)) for k in self._counts}
+            for name, one in models.items()
+            if isinstance(one, Completing)
         }
         return StartedOwn(personal, self._start_own(records) if personal else {}, completed)
 
@@ -88,12 +76,19 @@ class OwnModels:
         """Start the evaluations of clients' own models whose state has changed since the last one."""
         started = {}
         for client in self._counts:
-            record = records.get(client, ClientRecord())
+            version = records.get(client, ClientRecord()).version
             # -1 is no state's version, as a client without a state has version 0: each is evaluated once.
-            if self._known.get(client, (-1, 0))[0] != record.version:
-                call = PersonalCall(client, record.state, record.version, self._split)
-                started[client] = (record.version, self._engine.evaluate_personal(call))
+            if self._known.get(client, (-1, 0))[0] != version:
+                started[client] = (version, self._ask(client, records))
         return started
+
+    def _ask(
+        self, client: int, records: Mapping[int, ClientRecord], part: SharedPart | None = None
+    ) -> Future[PersonalResult]:
+        """Start the evaluation of a client's own model, or of its first layers before the server's part."""
+        record = records.get(client, ClientRecord())
+        call = PersonalCall(client, record.state, record.version, self._split, part)
+        return self._engine.evaluate_personal(call)
 
     def results(self, started: StartedOwn) -> Results:
         """The results by model and client; waits for what was started."""

@@ -1,16 +1,166 @@
-"""The features that a recipe asks for, at the server."""
+"""The features that a recipe asks for, at the server: sums of replies, an attack, privacy.
+
+Under `local.sum_replies` hosts get the slots that replies will replace, and send sums.
+
+An attack replaces attackers' replies on the server's side, where all replies of an exchange are together.
+An attacker's client trains honestly. Its reply is replaced before the method sees it, and the ledger counts
+the honest reply's bytes. Observations for `Method.shown` get honest replies.
+
+With `privacy` the clip goes down, releases are counted, and the server's rule adds its noise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rayfed_kd.cluster.engine.calls import StepCall, StepFacts, StepResult
 from rayfed_kd.cluster.engine.interface import Engine
+from rayfed_kd.cluster.server.event_queue import Snapshot
 from rayfed_kd.cluster.server.features import RoundFeature
-from rayfed_kd.cluster.server.features.poisoning import Poisoning
-from rayfed_kd.cluster.server.features.privacy import Privacy
-from rayfed_kd.cluster.server.features.sums import SummedReplies
-from rayfed_kd.cluster.server.stored.snapshot import Snapshot
+from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
+from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol.declaration import means_suffice
+from rayfed_kd.protocol import Array, Handle, Method, PartRef, Reply, to_array
+from rayfed_kd.protocol.declaration import kept_slots, means_suffice
+from rayfed_kd.protocol.summed import GroupSum, KeptSlots, SummedReply
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned
 from rayfed_kd.setting.setting import Setting
+
+
+class SummedReplies(RoundFeature):
+    """The server's side of `local.sum_replies`."""
+
+    def __init__(self) -> None:
+        self._slots: Mapping[str, KeptSlots] = {}
+
+    def begin_round(self, method: Method[Any, Any], server: Any) -> None:
+        """Look up what the method's server keeps of clients' replies; by part."""
+        self._slots = kept_slots(method.up, server)
+
+    def outgoing(self, call: StepCall) -> StepCall:
+        """The call with the slots that the client's reply will replace, unless the server keeps none."""
+        if call.observing or not self._slots:
+            return call
+        return replace(call, replaces=replaced_slots(self._slots, call.facts.client))
+
+    def incoming(self, reply: ReceivedReply, result: StepResult) -> ReceivedReply:
+        """The reply, whose parts are in its group's sums; a slot keeps its own, or nobody."""
+        assert isinstance(result.parts, GroupSum)
+        assert result.facts.weights is not None
+        reply.summed = SummedReply(result.parts, result.facts.weights, result.facts.replaced)
+        reply.handle = None
+        if result.single is not None:
+            reply.handle = reply.parts.on(result.single)
+        return reply
+
+
+def replaced_slots(slots: Mapping[str, KeptSlots], client: int) -> dict[str, tuple[PartRef, float]]:
+    """Part -> the slot that a client's reply will replace, as it goes to a host, and what that weighs.
+
+    Args:
+        slots: by part, as `kept_slots` gives them.
+        client: its id; one without a slot has none to replace.
+    """
+    replaced = dict[str, tuple[PartRef, float]]()
+    for name, kept in slots.items():
+        if (slot := kept.entries.get(client)) is not None:
+            handle = slot.handle.plain if isinstance(slot.handle, ReceivedParts) else slot.handle
+            replaced[name] = PartRef(handle, slot.name), kept.weights[client]
+    return replaced
+
+
+Publish = Callable[[Mapping[str, Array]], Handle]
+
+
+class Poisoning(RoundFeature):
+    """A run's model poisoning attack.
+
+    Args:
+        recipe: the run's recipe; its `attack` is not None.
+        method: the method whose replies are poisoned.
+        publish: makes arrays readable by every host.
+    """
+
+    def __init__(self, recipe: Recipe, method: Method[Any, Any], publish: Publish) -> None:
+        assert recipe.attack is not None
+        self._attack, self._seed, self._publish = recipe.attack, recipe.seed, publish
+        self._liars = attackers(recipe.attack, recipe.partition.clients, recipe.seed)
+        self._parts = attacked_parts(recipe.attack, method.up, recipe.method.name)
+
+    def replies(self, replies: Sequence[ReceivedReply]) -> list[ReceivedReply]:
+        """The replies of an exchange, with the attackers' replies replaced."""
+        changed: dict[int, dict[str, Array]] = {}
+        for part in self._parts:
+            sent = _Sent(part, replies)
+            for client, payload in poisoned(self._attack, self._liars, sent, self._seed).items():
+                changed.setdefault(client, {})[part] = to_array(payload)
+        return [self._replaced(reply, changed.get(reply.client)) for reply in replies]
+
+    def answers(self, part: str, clients: Sequence[int], rows: Tensor) -> Tensor:
+        """Replace the attackers' answers to a question.
+
+        Args:
+            part: name of the answers' part; parts that are not attacked stay.
+            clients: K ids, one for each row of `rows`.
+            rows: [K, n, ...] answers.
+        Returns: [K, n, ...].
+        """
+        # Attacks act on every coordinate alone, so poisoning some rows equals rows of a poisoned whole.
+        if part not in self._parts:
+            return rows
+        sent = dict(zip(clients, rows, strict=True))
+        poisoned_rows = poisoned(self._attack, self._liars, sent, self._seed)
+        return torch.stack(
+            [poisoned_rows.get(client, row) for client, row in zip(clients, rows, strict=True)]
+        )
+
+    def _replaced(self, reply: ReceivedReply, changed: Mapping[str, Array] | None) -> ReceivedReply:
+        if changed is None:
+            return reply
+        assert reply.handle is not None
+        # Published again: a method may pass on the reply by reference, and must pass on the poisoned one.
+        parts = ReceivedParts(self._publish({**reply.handle.resolve(), **changed}), list(reply.parts))
+        # Shallow: client, metadata, staleness and the message that it answers are the honest reply's.
+        poisoned_reply = copy(reply)
+        poisoned_reply.parts = poisoned_reply.handle = parts
+        return poisoned_reply
+
+
+class _Sent(Mapping[int, Tensor]):
+    """Client id -> its part, fetched on access, so that one client's part is in memory at a time."""
+
+    def __init__(self, part: str, replies: Sequence[Reply]) -> None:
+        self._part = part
+        self._replies = {reply.client: reply for reply in replies if part in reply.parts}
+
+    def __getitem__(self, client: int) -> Tensor:
+        part: Tensor = self._replies[client][self._part]
+        return part
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+
+class Privacy(PrivacyAccount, RoundFeature):
+    """The server's side of `privacy`: what the account does, and what passes between server and clients."""
+
+    def outgoing(self, call: StepCall) -> StepCall:
+        """The call with the round's clip, if there is one."""
+        return call if self.clip is None else replace(call, told={"clip": self.clip})
+
+    def arrived(self, client: int, facts: StepFacts) -> None:
+        """Count a reply's releases."""
+        self.note(client, int(facts.told["releases"]), facts.told.get("within_clip"))
 
 
 def features_of(

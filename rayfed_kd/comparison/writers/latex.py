@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.table_text import caption, remarks
@@ -11,15 +11,9 @@ from rayfed_kd.results.screen_table import TextTable
 
 # All ten characters that LaTeX reads as commands, and the two signs that our own texts use.
 _ESCAPES = str.maketrans(
-    {
+    {sign: f"\\{sign}" for sign in "${}%_&#"}
+    | {
         "\\": r"\textbackslash{}",
-        "$": r"\$",
-        "{": r"\{",
-        "}": r"\}",
-        "%": r"\%",
-        "_": r"\_",
-        "&": r"\&",
-        "#": r"\#",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
@@ -47,12 +41,21 @@ def _tabular(table: TextTable, note: str) -> list[str]:
     """A table with a note in a line below its last rule."""
     columns = len(table.header)
     printed = f"\\multicolumn{{{columns}}}{{p{{\\linewidth}}}}{{\\footnotesize {escape_latex(note)}}} \\\\"
-    return [
-        f"\\begin{{tabular}}{{{'l' * table.left}{'r' * (columns - table.left)}}}",
-        *("\\toprule", _table_line(table.header), "\\midrule"),
-        *map(_table_line, table.rows),
-        *("\\bottomrule", printed, "\\end{tabular}"),
-    ]
+    lines = (map(escape_latex, line) for line in (table.header, *table.rows))
+    return tabular("l" * table.left + "r" * (columns - table.left), lines, printed)
+
+
+def tabular(columns: str, lines: Iterable[Iterable[str]], *beneath: str) -> list[str]:
+    """A `tabular` environment with the rules of booktabs.
+
+    Args:
+        columns: how each stands, as `lrr`.
+        lines: the header's cells, then each row's, as LaTeX.
+        beneath: lines below the last rule.
+    """
+    header, *rows = (" & ".join(line) + r" \\" for line in lines)
+    head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", header, r"\midrule"]
+    return [*head, *rows, r"\bottomrule", *beneath, r"\end{tabular}"]
 
 
 def escape_latex(text: str) -> str:
@@ -65,10 +68,6 @@ def escape_latex(text: str) -> str:
     """
     # One pass over the characters: what an escape inserts is never escaped again.
     return _one_line(text).replace("->", "→").translate(_ESCAPES)
-
-
-def _table_line(texts: Sequence[str]) -> str:
-    return " & ".join(map(escape_latex, texts)) + r" \\"
 
 
 def _comment(text: str) -> str:

@@ -15,7 +15,6 @@ from rayfed_kd.errors import DataError, in_words, shortened, shown
 
 # Without leading zeros: 01 is a code, and another one than 1.
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-SHOWN_LABELS = 10
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,8 @@ def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...
         if unknown:
             raise DataError(f"{part.where}: the class {shown(unknown[0])} is not in {train.where}")
     if ordered != list(range(len(ordered))) and not any(isinstance(value, str) for value in ordered):
-        labels = [str(value) for value in ordered]
-        if len(labels) > SHOWN_LABELS:
-            labels = [*labels[:SHOWN_LABELS], "...", labels[-1]]
-        notes.append(
-            f"the labels are {in_words(labels)}; models number them 0 to {len(ordered) - 1}, in this order"
-        )
+        labels = shortened(in_words(map(str, ordered)))
+        notes.append(f"the labels are {labels}; models number them 0 to {len(ordered) - 1}, in this order")
     texts = [value for value in ordered if isinstance(value, str)]
     if len({text.strip().casefold() for text in texts}) < len(texts):
         notes.append(

@@ -69,8 +69,8 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
     return kinds
 
 
-def _counts_rows(column: pa.ChunkedArray) -> bool:
-    whole = pa.types.is_integer(column.type) and not column.null_count
+def _counts_rows(column: pa.ChunkedArray, least: int = 0) -> bool:
+    whole = pa.types.is_integer(column.type) and not column.null_count and len(column) > least
     return bool(whole and pc.count_distinct(column).as_py() == len(column))
 
 
@@ -155,11 +155,12 @@ class Rows:
 
     def numbers(self, names: Sequence[str]) -> Parts:
         """Columns of numbers side by side, of training and test rows, [n, width] float32, standardised."""
-        columns, constant, huge = list[Parts](), list[str](), list[str]()
+        columns, constant, huge, ids = list[Parts](), list[str](), list[str](), list[str]()
         for name in names:
             train, test = number_column(self._read, name, self._form, gaps=self._gaps)
             parts, same = standardised(train, test)
             constant += [name] * bool(same.all())
+            ids += [name] * _counts_rows(self._read.tables[0].column(name), MANY_CATEGORIES)
             huge += [name] * bool(train.values.dtype.kind == "f" and np.abs(train.values).max() > 2**53)
             for part in parts:
                 if part is not None and not np.isfinite(part).all():
@@ -169,6 +170,7 @@ class Rows:
             columns.append(parts)
         self._note("numbers above 2^53, of which 64 bits keep 16 digits", huge)
         self._note("one value in all training rows, and became 0", constant)
+        self._note("another whole number in every row, as ids have; data.leave_out leaves such out", ids)
         # Without any column the rows are still as many.
         none = self._read.parts([np.zeros((len(labels), 0), np.float32) for labels in self._read.labels])
         return _side_by_side([none, *columns])

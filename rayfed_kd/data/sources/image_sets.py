@@ -1,110 +1,165 @@
-"""The named image sets: from Parquet in the Hugging Face layout, or from torchvision's files.
+"""The named image sets: Parquet or Arrow as Hugging Face has it, or the files that torchvision keeps.
 
-Nothing is downloaded. Below `data.folder`, directly or in a folder of the set's name, either
-train-*.parquet and test-*.parquet or the files that torchvision keeps are taken.
+Nothing is downloaded. They lie below `data.folder`, directly or in a folder of the set's name. What is known
+of them stands in sets.yaml.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
+from rayfed_kd.data import SOURCES
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
-from rayfed_kd.data.sources.parquet import IMAGE_COLUMNS, decode_files, decode_images
+from rayfed_kd.data.sources.own_images import split_of_files
+from rayfed_kd.data.sources.pixels import Fitting
+from rayfed_kd.data.sources.shards.readers import table_reader
+from rayfed_kd.data.sources.shards.sources import decode_files, home
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision, unusable
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+# Where shards of a named set lie: what they are, the patterns of training and of test files.
+SHARDS = {
+    "Parquet of Hugging Face": ("train-*.parquet", "test-*.parquet"),
+    "save_to_disk of Hugging Face's datasets": ("train/*.arrow", "test/*.arrow"),
+}
+
+
+Read = Callable[[Path, bool], Split]  # (root, train) -> images and labels, of the authors' files
+AS_IT_IS = Fitting()
+COLOURED = Fitting(colour="rgb")  # some of ImageNet's are grey: one channel fills three
 # What torchvision raises on files that are missing, cut off or not what their name says.
 DAMAGED = (RuntimeError, OSError, ValueError, KeyError, AssertionError, EOFError, pickle.UnpicklingError)
 
 
-@dataclass(frozen=True)
-class ImageSet:
-    """What is known of a named set.
+class KnownSet(BaseModel, frozen=True, extra="forbid"):
+    """A named set, as `sets.yaml` describes it.
 
     Attributes:
-        name: the recipe's name.
-        patterns: what torchvision keeps below its root.
-        read: (root, train) -> images and labels, through torchvision.
-        shape: (channels, height, width).
+        name: the recipe's.
+        size: of what is to be fetched, and how many samples that is.
+        licence: as its authors state it.
+        files: address -> MD5 of what is to be fetched; None: there is no sum.
+        patterns: the files that are read in its authors' or torchvision's layout; the first
+            tells that it is there.
+        label_column: in shards; None: shards of this set are not read, their labels are not known.
+        summary: a sentence: what it is, its shape, its paper; empty: the source's docstring says it.
+        shape: of an image, (channels, height, width).
         class_names: one per class.
-        statistics: mean and deviation per channel of pixels / 255.
-        label_column: in Parquet; None: Parquet files of this set are not read, their layout is not known.
+        mean, std: per channel, of pixels / 255.
     """
 
     name: str
+    size: str
+    licence: str
+    files: dict[str, str | None]
     patterns: tuple[str, ...]
-    read: Callable[[Path, bool], Split]
-    shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
-    statistics: Statistics
     label_column: str | None = "label"
+    summary: str = ""
+    shape: tuple[int, ...] = ()
+    class_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
-    def source(self, folder: Path) -> Source:
-        """The set's files below `folder`; its folder of the set's name goes first.
+    @property
+    def reads(self) -> list[str]:
+        """The files and layouts that are read."""
+        shards = [f"{train} and {test} ({what})" for what, (train, test) in SHARDS.items()]
+        theirs = f"{', '.join(self.patterns)} (as torchvision or its authors have it, unpacked)"
+        return [*(shards if self.label_column else ()), theirs]
 
-        Raises: DataError if neither layout is there.
-        """
-        for root in (folder / self.name, folder):
-            train = sorted(root.glob("train-*.parquet")) if self.label_column else []
-            if train:
-                return self._parquet(root, train, sorted(root.glob("test-*.parquet")))
-            if any(root.glob(self.patterns[0])):
-                return self._torchvision(root)
-        parquet = "train-*.parquet, test-*.parquet (Hugging Face layout) and " if self.label_column else ""
+
+@cache
+def known_sets() -> dict[str, KnownSet]:
+    """The named sets, by the names that recipes have for them."""
+    listed = read_yaml_file(Path(__file__).parents[1] / "sets.yaml", "table of data sets")
+    return {name: KnownSet(name=name, **known) for name, known in listed.items()}
+
+
+def source_facts(name: str) -> dict[str, Any]:
+    """What is known of a registered source: a summary, and of a named set where to get it.
+
+    Args:
+        name: a name of `SOURCES`.
+    """
+    summary = " ".join(SOURCES.find(name, "data.name").__doc__.strip().split("\n\n")[0].split())
+    known = known_sets().get(name)
+    said = {"name": name, "summary": summary}
+    if known is None:
+        return said
+    return {**said, "reads": known.reads, **known.model_dump(include={"size", "licence", "files"})}
+
+
+def _named(name: str, read: Read, fitting: Fitting = AS_IT_IS) -> Callable[[Path], Source]:
+    """The data source of a named set.
+
+    Args:
+        read: reads the files that are not shards.
+        fitting: what images of shards are made into.
+    """
+    known = known_sets()[name]
+
+    @data_source
+    def source(folder: Path) -> Source:
+        for root in (folder / name, folder):
+            for train, test in SHARDS.values() if known.label_column else ():
+                place = home(root, train)
+                if files := sorted(place.glob(train)):
+                    tested = sorted(place.glob(test))
+                    decode = partial(_of_shards, known, place, files, tested, fitting)
+                    return Source((*files, *tested), {"layout": "shards"}, decode)
+            if any(root.glob(known.patterns[0])):
+                files = sorted({file for one in known.patterns for file in root.glob(one) if file.is_file()})
+                return Source(files, {"layout": "files"}, partial(_of_files, known, root, read))
         raise DataError(
-            f"data {self.name} is not in {folder.resolve()}: looked there and in its folder {self.name} for "
-            f"{parquet}{', '.join(self.patterns)} (torchvision layout). Set data.folder "
-            f"or RAYFED_KD_DATA to where it lies, or fetch it once with torchvision.datasets(download=True)."
+            f"data {name} is not in {folder.resolve()}: looked there and in its folder {name} for "
+            f"{'; '.join(known.reads)}. Set data.folder or RAYFED_KD_DATA to where it lies, or fetch it "
+            "once, as with torchvision.datasets(download=True); `rayfed-kd data` lists addresses."
         )
 
-    def _parquet(self, root: Path, train: list[Path], test: list[Path]) -> Source:
-        def decode() -> RawDataset:
-            assert self.label_column is not None
-            (training, tested), names = decode_files((train, test), IMAGE_COLUMNS, (self.label_column,))
-            self._check(root, training, names)
-            return RawDataset(training, tested, self.class_names, *self.statistics)
+    source.__doc__ = known.summary
+    return source
 
-        return Source((*train, *test), {"layout": "parquet"}, decode)
 
-    def _check(self, root: Path, train: Split, names: tuple[str, ...] | None) -> None:
-        """Refuses another set's files: a folder of CIFAR-10 read as MNIST would go unnoticed."""
-        shape = tuple(train.images.shape[1:])
-        if shape != self.shape:
-            raise DataError(f"data {self.name} in {root}: images are {shape}, expected {self.shape}")
-        ours, theirs = map(_folded, (self.class_names, names or self.class_names))
-        same = sum(our == their for our, their in zip(ours, theirs, strict=False))
-        if len(ours) != len(theirs) or 2 * same < len(ours):  # mirrors spell a few names differently
-            raise DataError(
-                f"data {self.name} in {root}: the {len(theirs)} classes are {', '.join((names or ())[:3])}, "
-                f"..., expected the {len(ours)} of {self.name}: {', '.join(self.class_names[:3])}, ... "
-                f"(data.name: parquet reads any set)"
-            )
+def _of_shards(
+    known: KnownSet, root: Path, train: Sequence[Path], test: Sequence[Path], fitting: Fitting
+) -> RawDataset:
+    (training, tested), names = decode_files(train, test, table_reader(None, known.label_column), fitting)
+    ours, theirs = map(_folded, (known.class_names, names or known.class_names))
+    same = sum(our == their for our, their in zip(ours, theirs, strict=False))
+    if len(ours) != len(theirs) or 2 * same < len(ours):  # mirrors spell a few names differently
+        raise DataError(
+            f"data {known.name} in {root}: the {len(theirs)} classes are {', '.join((names or ())[:3])}, "
+            f"..., expected the {len(ours)} of {known.name}: {', '.join(known.class_names[:3])}, ... "
+            "(data.name: parquet reads any set)"
+        )
+    return _checked(known, root, training, tested)
 
-    def _torchvision(self, root: Path) -> Source:
-        def decode() -> RawDataset:
-            try:
-                import_torchvision()
-            except UNUSABLE as error:
-                raise DataError(
-                    f"data {self.name} in {root}: needs torchvision, which {unusable(error)}"
-                ) from None
-            try:
-                train, test = self.read(root, True), self.read(root, False)
-            except DAMAGED as error:
-                raise DataError(f"data {self.name} in {root}: torchvision cannot read it: {error}") from None
-            self._check(root, train, None)
-            return RawDataset(train, test, self.class_names, *self.statistics)
 
-        files = sorted(file for pattern in self.patterns for file in root.glob(pattern) if file.is_file())
-        return Source(files, {"layout": "torchvision"}, decode)
+def _of_files(known: KnownSet, root: Path, read: Read) -> RawDataset:
+    try:
+        train, test = read(root, True), read(root, False)
+    except DAMAGED as error:
+        raise DataError(f"data {known.name} in {root}: torchvision cannot read it: {error}") from None
+    except DataError as error:
+        raise DataError(f"data {known.name} in {root}: {error}") from None
+    return _checked(known, root, train, test)
+
+
+def _checked(known: KnownSet, root: Path, train: Split, test: Split | None) -> RawDataset:
+    """Refuses another set's files: a folder of CIFAR-10 read as MNIST would go unnoticed."""
+    if train.images.shape[1:] != known.shape:
+        found = train.images.shape[1:]
+        raise DataError(f"data {known.name} in {root}: images are {found}, expected {known.shape}")
+    return RawDataset(train, test, known.class_names, known.mean, known.std)
 
 
 def _folded(names: tuple[str, ...]) -> list[str]:
@@ -119,11 +174,20 @@ def _split(images: Any, labels: Any) -> Split:
     return Split(pixels.astype(np.uint8), np.asarray(labels).astype(np.int64))
 
 
-def _reader(name: str, **extra: Any) -> Callable[[Path, bool], Split]:
-    def read(root: Path, train: bool) -> Split:
-        from torchvision import datasets
+def _by_torchvision(name: str, root: Path, **options: Any) -> Any:
+    """A data set of torchvision, which reads its own layout and checks the sums of some files."""
+    try:
+        import_torchvision()
+    except UNUSABLE as error:
+        raise DataError(f"needs torchvision, which {unusable(error)}") from None
+    from torchvision import datasets
 
-        images = getattr(datasets, name)(root, train=train, download=False, **extra)
+    return getattr(datasets, name)(root, download=False, **options)
+
+
+def _reader(name: str, **options: Any) -> Read:
+    def read(root: Path, train: bool) -> Split:
+        images = _by_torchvision(name, root, train=train, **options)
         return _split(images.data, images.targets)
 
     return read
@@ -138,140 +202,25 @@ def _read_emnist_letters(root: Path, train: bool) -> Split:
 
 def _read_svhn(root: Path, train: bool) -> Split:
     try:
-        from torchvision import datasets
-
-        images = datasets.SVHN(root, split="train" if train else "test", download=False)
+        images = _by_torchvision("SVHN", root, split="train" if train else "test")
     except ModuleNotFoundError:
-        raise DataError("data svhn: its .mat files are read through scipy: pip install scipy") from None
+        raise DataError("its .mat files are read through scipy: pip install scipy") from None
     # torchvision has turned SVHN to [n, c, h, w] already; `_split` expects channels last.
     return _split(np.moveaxis(images.data, 1, 3), images.labels)
 
 
-FASHION = (
-    "T-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
-CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-DIGITS = tuple("0123456789")
-# fmt: off
-CIFAR100 = (
-    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
-    "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",
-    "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup",
-    "dinosaur", "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house",
-    "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man",
-    "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid",
-    "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine",
-    "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew",
-    "skunk", "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar", "sunflower",
-    "sweet_pepper", "table", "tank", "telephone", "television", "tiger", "tractor", "train", "trout",
-    "tulip", "turtle", "wardrobe", "whale", "willow_tree", "wolf", "woman", "worm",
-)
-# fmt: on
-GREY28, COLOUR32 = (1, 28, 28), (3, 32, 32)
-CIFAR10_STATISTICS: Statistics = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-# KDIA's constants. CIFAR-10 above and EMNIST below have those of FedKF.
-CINIC_STATISTICS: Statistics = ((0.47890, 0.47228, 0.43047), (0.24206, 0.23828, 0.25875))
+def _read_cinic10(root: Path, train: bool) -> Split:
+    known, part = known_sets()["cinic10"], "train" if train else "test"
+    files = {name: sorted((root / part / name).glob("*.png")) for name in known.class_names}
+    if empty := [f"{part}/{name}" for name, own in files.items() if not own]:
+        raise DataError(f"no *.png in {', '.join(empty[:3])} ({len(empty)} folders)")
+    return split_of_files(files, known.class_names, COLOURED, known.shape)
 
 
-@data_source
-def mnist(folder: Path) -> Source:
-    """MNIST, 1x28x28, 10 digits (LeCun et al. 1998)."""
-    statistics: Statistics = ((0.1307,), (0.3081,))
-    read = _reader("MNIST")
-    return ImageSet("mnist", ("MNIST/raw/*",), read, GREY28, DIGITS, statistics).source(folder)
-
-
-@data_source
-def fashion_mnist(folder: Path) -> Source:
-    """Fashion-MNIST, 1x28x28, 10 kinds of clothing (Xiao et al. 2017)."""
-    statistics: Statistics = ((0.2860,), (0.3530,))
-    read = _reader("FashionMNIST")
-    kinds = ImageSet("fashion_mnist", ("FashionMNIST/raw/*",), read, GREY28, FASHION, statistics)
-    return kinds.source(folder)
-
-
-@data_source
-def emnist_letters(folder: Path) -> Source:
-    """EMNIST letters, 1x28x28, upright, 26 classes (Cohen et al. 2017).
-
-    From torchvision's files only: Parquet copies differ in how the letters lie and count.
-    """
-    statistics: Statistics = ((0.1739,), (0.3170,))
-    names = tuple("abcdefghijklmnopqrstuvwxyz")
-    patterns = ("EMNIST/raw/emnist-letters-*",)
-    letters = ImageSet("emnist_letters", patterns, _read_emnist_letters, GREY28, names, statistics, None)
-    return letters.source(folder)
-
-
-@data_source
-def svhn(folder: Path) -> Source:
-    """SVHN, 3x32x32, 10 digits (Netzer et al. 2011); its .mat files need scipy."""
-    statistics: Statistics = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
-    patterns = ("train_32x32.mat", "test_32x32.mat")
-    return ImageSet("svhn", patterns, _read_svhn, COLOUR32, DIGITS, statistics).source(folder)
-
-
-@data_source
-def cifar10(folder: Path) -> Source:
-    """CIFAR-10, 3x32x32 (Krizhevsky 2009)."""
-    patterns = ("cifar-10-batches-py/*",)
-    set10 = ImageSet("cifar10", patterns, _reader("CIFAR10"), COLOUR32, CIFAR10, CIFAR10_STATISTICS)
-    return set10.source(folder)
-
-
-@data_source
-def cifar100(folder: Path) -> Source:
-    """CIFAR-100, 3x32x32, fine labels (Krizhevsky 2009)."""
-    statistics: Statistics = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    patterns, read = ("cifar-100-python/*",), _reader("CIFAR100")
-    set100 = ImageSet("cifar100", patterns, read, COLOUR32, CIFAR100, statistics, "fine_label")
-    return set100.source(folder)
-
-
-@data_source
-def cinic10(folder: Path) -> Source:
-    """CINIC-10, 3x32x32, from its folders train, valid and test with one folder a class (Darlow et al. 2018).
-
-    Training images are those of train; valid is not used.
-    """
-    root = next((r for r in (folder / "cinic10", folder) if (r / "train" / CIFAR10[0]).is_dir()), None)
-    if root is None:
-        raise DataError(
-            f"data cinic10 is not in {folder.resolve()}: looked there and in its folder cinic10 for "
-            f"train/{CIFAR10[0]}/*.png; expected train, valid and test with one folder a class. "
-            f"Set data.folder or RAYFED_KD_DATA to where it lies."
-        )
-    parts = {
-        part: [sorted((root / part / name).glob("*.png")) for name in CIFAR10] for part in ("train", "test")
-    }
-    empty = [f"{part}/{CIFAR10[i]}" for part, files in parts.items() for i in range(10) if not files[i]]
-    if empty:
-        raise DataError(f"data cinic10 in {root}: no *.png in {', '.join(empty[:3])} ({len(empty)} folders)")
-
-    def decode() -> RawDataset:
-        train, test = _of_folders(parts["train"]), _of_folders(parts["test"])
-        return RawDataset(train, test, CIFAR10, *CINIC_STATISTICS)
-
-    files = tuple(file for part in parts.values() for of_class in part for file in of_class)
-    return Source(files, {"layout": "folders"}, decode)
-
-
-def _of_folders(parts: list[list[Path]]) -> Split:
-    """The images of one list of files a class."""
-    files = [file for of_class in parts for file in of_class]
-    labels = np.repeat(np.arange(len(parts), dtype=np.int64), [len(of_class) for of_class in parts])
-    images = np.empty((len(files), *COLOUR32), dtype=np.uint8)
-    for index, pixels in enumerate(decode_images(files, "")):
-        if pixels.shape[1:] != COLOUR32[1:]:
-            raise DataError(f"{files[index]}: an image of {pixels.shape}, expected {COLOUR32}")
-        images[index] = pixels  # some of ImageNet's are grey: one channel fills three
-    return Split(images, labels)
+mnist = _named("mnist", _reader("MNIST"))
+fashion_mnist = _named("fashion_mnist", _reader("FashionMNIST"))
+emnist_letters = _named("emnist_letters", _read_emnist_letters)
+svhn = _named("svhn", _read_svhn)
+cifar10 = _named("cifar10", _reader("CIFAR10"))
+cifar100 = _named("cifar100", _reader("CIFAR100"))
+cinic10 = _named("cinic10", _read_cinic10, COLOURED)

@@ -13,26 +13,14 @@ from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.sources.columns import plain_table
 from rayfed_kd.data.sources.csv_files import CsvForm
 from rayfed_kd.data.sources.features import Rows
-from rayfed_kd.data.sources.own_text import Length, Vocabulary
+from rayfed_kd.data.sources.own_table import Length, Vocabulary, tokens_of
 from rayfed_kd.data.sources.tables import LabelledTables
-from rayfed_kd.data.sources.tokens import tokens_of
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import TextShape
 from rayfed_kd.recipe.seeds import numpy_stream
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
-TOPICS = {
-    "food": "soup bread butter salt kitchen oven dinner apple cheese spoon recipe plate",
-    "music": "song guitar piano choir concert melody drum violin band stage chorus tune",
-    "sport": "team goal ball match coach race player score field league medal stadium",
-    "weather": "rain storm cloud sunny wind snow forecast thunder fog frost breeze heat",
-}
-COMMON = (
-    "the a we it was and then very new old good long after before today again with from our this about one"
-)
-STYLE = (
-    "honestly frankly well listen dear folks friends hey hello indeed surely maybe perhaps anyway so "
-    "actually basically clearly oddly luckily"
-)
+WORDS = Path(__file__).with_name("words.yaml")
 JOBS = ("clerk", "driver", "farmer", "nurse", "teacher", "trader")
 REGIONS = ("east", "north", "south", "west")
 RISKS = ("high", "low", "middle")
@@ -62,7 +50,9 @@ def synthetic_text(
 
     def decode() -> RawDataset:
         stream = numpy_stream(data_seed, "synthetic text")
-        topics, common, style = [words.split() for words in TOPICS.values()], COMMON.split(), STYLE.split()
+        words_of = read_yaml_file(WORDS, "table of words")
+        topics = [words.split() for words in words_of["topics"].values()]
+        common, style = words_of["common"].split(), words_of["style"].split()
         favourites = [stream.choice(style, 3, replace=False).tolist() for _ in range(authors)]
         labels = np.arange(samples + test_samples) % len(topics)
         writers = stream.integers(0, authors, samples + test_samples)
@@ -79,7 +69,7 @@ def synthetic_text(
         return RawDataset(
             Split(tokens[:samples], labels[:samples]),
             test,
-            tuple(TOPICS),
+            tuple(words_of["topics"]),
             writers=own,
             columns={"author": own},
             sample=TextShape(length, vocabulary),

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
-from PIL import Image
 from pydantic import Field
 
-from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, check_size, of_each_class
+from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, of_each_class
 from rayfed_kd.data.sources.image_tree import image_tree
-from rayfed_kd.data.sources.parquet import decode_image
-from rayfed_kd.errors import DataError, RecipeError, nearest, shown
+from rayfed_kd.data.sources.pixels import Colour, Fit, Fitting, Size, load_images
+from rayfed_kd.errors import DataError, RecipeError, in_words, shown
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.seeds import numpy_stream
-
-MOST_SIDE = 4096
 
 Part = Annotated[
     str | None,
@@ -28,14 +23,6 @@ Part = Annotated[
         min_length=1, description="its folder below data.folder; `.`: that itself; null: known by its name"
     ),
 ]
-Size = Annotated[
-    int | None, Field(ge=1, le=MOST_SIDE, description="side of the square images; null: as the files are")
-]
-Fit = Annotated[
-    Literal["crop", "stretch"],
-    Field(description="the shorter side gets `size` and the middle is cut out, or both sides get it"),
-]
-Colour = Annotated[Literal["rgb", "grey"], Field(description="three channels or one")]
 TestFraction = Annotated[
     float, Field(ge=0, lt=1, description="share of each class that is set apart as the official test set")
 ]
@@ -64,15 +51,12 @@ def image_folder(
             f"data.folder: no folder {folder.resolve()}; expected one with a folder for each class"
         )
     tree = image_tree(folder, train, test)
-    names = tuple(tree.train)
-    if tree.test and test_fraction:
-        raise RecipeError(f"{folder} has a folder test; expected 0", path="data.test_fraction")
+    names, fitting = tuple(tree.train), Fitting(size, fit, colour)
 
     def decode() -> RawDataset:
-        training, notes = _split(tree.train, names, size, fit, colour), tuple(tree.notes)
-        if tree.test:
-            return RawDataset(training, _split(tree.test, names, size, fit, colour), names, notes=notes)
-        return RawDataset(*held_out(training, test_fraction, split_seed), names, notes=notes)
+        test = split_of_files(tree.test, names, fitting) if tree.test else None
+        splits = with_test(split_of_files(tree.train, names, fitting), test, test_fraction, split_seed)
+        return RawDataset(*splits, names, notes=tuple(tree.notes))
 
     every = tuple(file for part in (tree.train, tree.test) for own in part.values() for file in own)
     # The names, because files keep their content when their folders are renamed; the notes, because what is
@@ -81,70 +65,34 @@ def image_folder(
     return Source(every, settings, decode)
 
 
-def _split(
-    files: Mapping[str, Sequence[Path]], names: Sequence[str], size: int | None, fit: str, colour: str
+def split_of_files(
+    files: Mapping[str, Sequence[Path]], names: Sequence[str], fitting: Fitting, shape: Sequence[int] = ()
 ) -> Split:
-    labels = [names.index(name) for name, own in files.items() for _ in own]
-    every = [file for own in files.values() for file in own]
-    return Split(load_images(every, size, fit, colour), np.array(labels, np.int64))
-
-
-def load_images(files: Sequence[Path], size: int | None, fit: str, colour: str) -> Array:
-    """Image files as pixels.
+    """The samples of image files.
 
     Args:
-        files: at least one.
-        size: side of the squares that they become; None: all are of one size already.
-        fit: `crop` or `stretch`, as the recipe has it.
-        colour: `rgb` or `grey`.
-
-    Returns: [n, c, h, w] uint8.
-    Raises: DataError naming a file that is no image or of another size.
+        files: class -> its files.
+        names: of all classes; their places are the labels.
+        fitting: what images are made into.
+        shape: that all have; empty: that of the first.
     """
-    first = _pixels(files[0], size, fit, colour)
-    shape = (len(files), *first.shape)
-    check_size(f"{len(files)} images", shape, 1)
-    images = np.empty(shape, np.uint8)
-
-    def load(place: int) -> None:
-        pixels = _pixels(files[place], size, fit, colour)
-        if pixels.shape != first.shape:
-            raise DataError(
-                f"{files[place]}: an image of {pixels.shape[2]} x {pixels.shape[1]} pixels, those before are "
-                f"{first.shape[2]} x {first.shape[1]}; data.size=32 makes all of one size"
-            )
-        images[place] = pixels
-
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(load, range(len(files))):  # raises what a thread raised, the first file's first
-            pass
-    return images
+    labels = [names.index(name) for name, own in files.items() for _ in own]
+    every = [file for own in files.values() for file in own]
+    return Split(load_images(every, every, fitting, shape), np.array(labels, np.int64))
 
 
-def _pixels(file: Path, size: int | None, fit: str, colour: str) -> Array:
-    decoded = decode_image(file, "")
-    picture = Image.fromarray(decoded[0] if len(decoded) == 1 else np.moveaxis(decoded, 0, 2))
-    picture = picture.convert("L" if colour == "grey" else "RGB")
-    if size is not None and fit == "stretch":
-        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-    elif size is not None:
-        scale = size / min(picture.size)
-        width, height = (max(size, round(side * scale)) for side in picture.size)
-        left, top = (width - size) // 2, (height - size) // 2
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-        picture = picture.crop((left, top, left + size, top + size))
-    pixels = np.asarray(picture)
-    return pixels[None] if colour == "grey" else np.moveaxis(pixels, 2, 0)
+def with_test(train: Split, test: Split | None, fraction: float, seed: int) -> tuple[Split, Split | None]:
+    """Training samples and an official test set: the data's own, or one that `held_out_rows` draws.
 
-
-def held_out(samples: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
-    """A training and a test part of samples, as `held_out_rows` draws them."""
-    test = held_out_rows(samples.labels, fraction, seed)
-    if test is None:
-        return samples, None
-    return Split(samples.images[~test], samples.labels[~test]), Split(
-        samples.images[test], samples.labels[test]
-    )
+    Raises: RecipeError for a fraction beside a test set, or one that draws no sample.
+    """
+    if test is not None and fraction:
+        raise RecipeError("the data have an official test set; expected 0", path="data.test_fraction")
+    rows = held_out_rows(train.labels, fraction, seed)
+    if test is not None or rows is None:
+        return train, test
+    drawn, rest = (Split(train.images[chosen], train.labels[chosen]) for chosen in (rows, ~rows))
+    return rest, drawn
 
 
 def held_out_rows(labels: Array, fraction: float, seed: int) -> Array | None:
@@ -177,19 +125,38 @@ def own_file(folder: Path, name: str, option: str) -> Path:
 
     Raises: DataError if there is no such file.
     """
-    if fault := path_fault(name):
+    files = files_of(folder, name, option)
+    if len(files) > 1:
+        raise DataError(f"{option} = {shown(name)} names {len(files)} files; expected one")
+    return files[0]
+
+
+def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
+    """Find the files that a pattern names.
+
+    Args:
+        folder: where a relative pattern starts.
+        pattern: a path or a glob; an absolute one stands for itself.
+        option: the recipe's key, for the message.
+    Returns: at least one file, ascending.
+    Raises: DataError if there is none.
+    """
+    if fault := path_fault(pattern):
         raise DataError(f"{option}: {fault}")
-    path = folder / name
+    path = folder / pattern  # an absolute pattern stands for itself
     if path.is_file():
-        return path
-    siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, siblings) or next(iter(_below(folder, path.name)), None)
-    hint = f" Did you mean {near}?" if near else ""
-    raise DataError(
-        f"{option} = {shown(name)}: no file {path.resolve()}; data.folder says where it lies.{hint}"
-    )
-
-
-def _below(folder: Path, name: str) -> list[str]:
-    """Files of this name one level down."""
-    return [str(path.relative_to(folder)) for path in sorted(folder.glob(f"*/{glob.escape(name)}"))]
+        return [path]
+    base = Path(path.anchor) if Path(pattern).is_absolute() else folder
+    try:
+        files = sorted(file for file in base.glob(str(path.relative_to(base))) if file.is_file())
+    except ValueError as error:  # of `a**`, for example
+        raise DataError(f"{option} = {shown(pattern)}: {error}") from None
+    if not files:
+        there = sorted(file for file in folder.rglob("*") if file.is_file())
+        near = ([file for file in there if file.suffix == path.suffix] or there)[:3]
+        hint = f" There are {in_words(str(file.relative_to(folder)) for file in near)}." if near else ""
+        raise DataError(
+            f"{option} = {shown(pattern)} names no file in {folder.resolve()}; expected the path or glob of "
+            f"files below data.folder, or an absolute one.{hint}"
+        )
+    return files

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.sources.classes import Labels, number_classes
-from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, held_out, own_file
+from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file, with_test
 from rayfed_kd.errors import DataError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import data_source
 
@@ -49,18 +49,15 @@ def npz(
 
     def decode() -> RawDataset:
         with _opened(path) as arrays:
-            there = test_images is not None and test_labels is not None
+            keys = [(images, labels)]
             default = (test_images, test_labels) == ("x_test", "y_test")
-            if there and default and not {"x_test", "y_test"} & set(arrays):
-                there = False
-            keys = [(images, labels), *([(str(test_images), str(test_labels))] if there else [])]
+            if test_images and test_labels and (not default or {"x_test", "y_test"} & set(arrays)):
+                keys.append((test_images, test_labels))
             every = [_part_of(path, arrays, *pair, channels) for pair in keys]
         codes, names, notes = number_classes([own for _, own in every])
         splits = [Split(values, own) for (values, _), own in zip(every, codes, strict=True)]
-        if there and test_fraction:
-            raise RecipeError(f"{path} has a test set; expected 0", path="data.test_fraction")
-        train, test = (*splits,) if there else held_out(splits[0], test_fraction, split_seed)
-        return RawDataset(train, test, names, notes=tuple(notes))
+        drawn = with_test(splits[0], splits[1] if len(splits) > 1 else None, test_fraction, split_seed)
+        return RawDataset(*drawn, names, notes=tuple(notes))
 
     return Source((path,), {}, decode)
 
@@ -88,14 +85,7 @@ def _array(path: Path, arrays: Mapping[str, Array], key: str) -> Array:
         raise DataError(
             f"{path}: no array {shown(key)}; there are {keys}: data.images and such name them.{hint}"
         )
-    try:
-        return arrays[key]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise DataError(
-            f"{path}: {key} holds Python objects, as lists of several lengths; expected an array of numbers"
-        ) from None
+    return arrays[key]
 
 
 def _part_of(

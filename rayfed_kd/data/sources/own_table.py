@@ -1,16 +1,22 @@
-"""Tables of a user's own, CSV or Parquet: columns of numbers and categories, or a column of image files."""
+"""Tables of a user's own, CSV or Parquet: columns of numbers and categories, or one of images or of texts.
+
+Texts become token numbers by a hash that needs no file.
+"""
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
-from rayfed_kd.data.dataset import RawDataset, Source
-from rayfed_kd.data.sources.columns import CATEGORIES, NUMBERS
+from rayfed_kd.data.dataset import Array, RawDataset, Source, check_size
+from rayfed_kd.data.sources.columns import CATEGORIES, NUMBERS, meaning
 from rayfed_kd.data.sources.csv_files import (
     CsvForm,
     Decimal,
@@ -20,11 +26,52 @@ from rayfed_kd.data.sources.csv_files import (
     Thousands,
 )
 from rayfed_kd.data.sources.features import Rows, feature_columns, refuse_stray_text
-from rayfed_kd.data.sources.own_images import Colour, Fit, Size, SplitSeed, TestFraction, load_images
-from rayfed_kd.data.sources.own_text import ClientColumn, LabelColumn, TestFile, TrainFile, table_files
+from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file
+from rayfed_kd.data.sources.pixels import Colour, Fit, Fitting, Size, load_images
 from rayfed_kd.data.sources.tables import LabelledTables, column_of, parsed, present, read_labelled
 from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.roles import data_source
+from rayfed_kd.recipe.sample_shapes import TextShape
+
+PADDING = 0
+_TOKENS = re.compile(r"\w+|[^\w\s]")
+
+
+def tokens_of(texts: Sequence[str], length: int, vocabulary: int) -> Array:
+    """Words and marks, in lower case, as numbers from 1: by a hash, so that some share a number.
+
+    Args:
+        texts: n of them.
+        length: tokens of every row; longer texts are cut, shorter ones padded, at their end.
+        vocabulary: number of token numbers, padding included; at least 2.
+    Returns: [n, length] int64.
+    """
+    check_size("tokens of all texts", (len(texts), length), 8)
+    tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
+    known: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        for place, word in enumerate(_TOKENS.findall(text.lower())[:length]):
+            if word not in known:
+                # CRC-32 is the same in every process and on every machine, unlike Python's own hash.
+                known[word] = 1 + zlib.crc32(word.encode()) % (vocabulary - 1)
+            tokens[row, place] = known[word]
+    return tokens
+
+
+MOST_TOKENS = 1_000_000  # of a text, and of a vocabulary: beyond it a number is a slip
+
+TrainFile = Annotated[
+    str, Field(min_length=1, description="the file (.csv or .parquet), below the folder or absolute")
+]
+TestFile = Annotated[str | None, Field(min_length=1, description="the official test set's file; null: none")]
+LabelColumn = Annotated[str, Field(description="the column of classes: texts or whole numbers")]
+ClientColumn = Annotated[
+    str | None, Field(description="each row's natural client, for the partition `natural`; null: none")
+]
+Length = Annotated[
+    int, Field(ge=1, le=MOST_TOKENS, description="tokens of a text; longer ones are cut, shorter ones padded")
+]
+Vocabulary = Annotated[int, Field(ge=2, le=MOST_TOKENS, description="numbers that words are hashed to")]
 
 
 @data_source
@@ -90,7 +137,8 @@ def tabular(
         for name in leave_out:
             present(read.files[0], read.tables[0], name, "data.leave_out")
         if image_column is not None:
-            samples = read.parts([load_images(images[file], size, fit, colour) for file in read.files])
+            fitting = Fitting(size, fit, colour)
+            samples = read.parts([load_images(images[file], images[file], fitting) for file in read.files])
             return read.dataset(samples, [label_column, image_column], client_column)
         apart = [label_column, *others, *leave_out]
         chosen = chosen_columns(read, numeric, categorical, apart, form)
@@ -98,6 +146,9 @@ def tabular(
         return rows.dataset(*chosen, label_column, client_column, categories)
 
     return Source((*files, *(image for own in images.values() for image in own)), {}, decode)
+
+
+csv = tabular  # the same, by the name that most look for
 
 
 def _images_of(file: Path, form: CsvForm, name: str) -> list[Path]:
@@ -153,3 +204,54 @@ def chosen_columns(
             f"{'; '.join(['', *read.notes])}"
         )
     return numbers, groups
+
+
+@data_source
+def text(
+    folder: Path,
+    *,
+    train: TrainFile = "train.csv",
+    test: TestFile = None,
+    text_column: Annotated[str, Field(description="the column of texts")] = "text",
+    label_column: LabelColumn = "label",
+    client_column: ClientColumn = None,
+    length: Length = 64,
+    vocabulary: Vocabulary = 8192,
+    separator: Separator = ",",
+    encoding: Encoding = "utf-8",
+    test_fraction: TestFraction = 0.0,
+    split_seed: SplitSeed = 0,
+) -> Source:
+    """A CSV or Parquet file with a column of texts and a column of classes.
+
+    Further columns of texts or whole numbers are kept for the partition `by_column`.
+    """
+    files = table_files(folder, train, test, test_fraction)
+    form = CsvForm(separator, encoding)
+
+    def decode() -> RawDataset:
+        others = [] if client_column is None else [client_column]
+        read = read_labelled(files, form, label_column, others, (test_fraction, split_seed), [text_column])
+        tokens: list[Array] = []
+        for file, table in zip(read.files, read.tables, strict=True):
+            present(file, table, text_column, "data.text_column")
+            what = meaning(table.schema.field(text_column))
+            if what not in ("texts", "categories"):
+                raise DataError(f"{file}: the column {shown(text_column)} holds {what}, expected texts")
+            texts = column_of(file, table, text_column).to_pylist()
+            tokens.append(tokens_of(list(map(str, texts)), length, vocabulary))
+        used = [text_column, label_column]
+        return read.dataset(read.parts(tokens), used, client_column, TextShape(length, vocabulary))
+
+    return Source(files, {}, decode)
+
+
+def table_files(folder: Path, train: str, test: str | None, test_fraction: float) -> list[Path]:
+    """The training file, and the test file where there is one.
+
+    Raises: DataError if one is not there, RecipeError for a test file and a fraction beside it.
+    """
+    if test is not None and test_fraction:
+        raise RecipeError("data.test is given; expected 0", path="data.test_fraction")
+    files = [own_file(folder, train, "data.train")]
+    return files if test is None else [*files, own_file(folder, test, "data.test")]

@@ -8,10 +8,10 @@ else: see `PlainUnpickler`.
 from __future__ import annotations
 
 import io
-import json
 import pickle
+import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
 from rayfed_kd.data.decoding import decoded
 from rayfed_kd.errors import DataError, shortened, shown
+from rayfed_kd.files import read_json
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import TextShape
 
@@ -42,7 +43,7 @@ def pfllib(folder: Path) -> Source:
             f"data.folder: {folder.resolve()} has no folder train; expected one that PFLlib generated, as "
             "PFLlib/dataset/MNIST, with train/0.npz, test/0.npz and so on"
         )
-    config = _read_config(folder / CONFIG)
+    config = read_json(folder / CONFIG)  # Shakespeare has none
     files = {part: _client_files(folder / part) for part in ("train", "test")}
     clients = len(files["train"])
     if len(files["test"]) != clients or config.get("num_clients", clients) != clients:
@@ -53,19 +54,6 @@ def pfllib(folder: Path) -> Source:
     every = (*files["train"], *files["test"])
     settings = {"clients": clients, "classes": config.get("num_classes")}
     return Source(every, settings, partial(_decoded, folder, files, config.get("num_classes")))
-
-
-def _read_config(file: Path) -> Mapping[str, Any]:
-    """What config.json says; nothing if there is none, as for Shakespeare."""
-    if not file.is_file():
-        return {}
-    try:
-        config = json.loads(file.read_text(encoding="utf8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{file}: not readable as JSON ({shortened(str(error))})") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{file}: expected keys as num_clients and num_classes")
-    return config
 
 
 def _client_files(folder: Path) -> list[Path]:
@@ -79,10 +67,7 @@ def _client_files(folder: Path) -> list[Path]:
 
 
 def _decoded(folder: Path, files: Mapping[str, Sequence[Path]], classes: Any) -> RawDataset:
-    samples: list[Array] = []
-    labels: list[Array] = []
-    writers: list[Array] = []
-    held_out: list[Array] = []
+    samples, labels, writers, held_out = list[Array](), list[Array](), list[Array](), list[Array]()
     ordered = [(client, part) for client in range(len(files["train"])) for part in ("train", "test")]
     for client, part in decoded(ordered, len(ordered)):
         file = files[part][client]
@@ -197,38 +182,14 @@ def _read_pickled(file: Path) -> Any:
     return content
 
 
-def _empty_array(*_: Any) -> Array:
-    """What every pickled array begins as, before its shape and its bytes are set."""
-    return np.ndarray((0,), dtype="b")
-
-
-def _latin(text: str, encoding: str) -> bytes:
-    """Bytes as the oldest protocol of pickles has them."""
-    return text.encode("latin1")
-
-
-def _pickled_by(value: Any) -> Callable[..., Any]:
-    """The function with which a pickle makes a value of this type again."""
-    function: Callable[..., Any] = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[0]
-    return function
-
-
-_ARRAYS: dict[str, Callable[..., Any]] = {
-    "multiarray _reconstruct": _empty_array,
-    # Asked of NumPy itself: the modules that these lie in are its own affair.
-    "multiarray scalar": _pickled_by(np.float64(0)),
-    "numeric _frombuffer": _pickled_by(np.zeros(1)),
-}
-PLAIN: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _latin,
-    # NumPy 2 writes numpy._core, NumPy 1 numpy.core.
-    **{
-        (f"numpy.{core}.{name.split()[0]}", name.split()[1]): function
-        for core in ("_core", "core")
-        for name, function in _ARRAYS.items()
-    },
+# NumPy 2 writes numpy._core, NumPy 1 numpy.core; here it is called:
+CORE = np.zeros(1).__reduce__()[0].__module__.rpartition(".")[0]
+# Module -> what pickles of arrays name in it; none of it calls anything that a pickle gives.
+PLAIN = {
+    "numpy": ("ndarray", "dtype"),
+    f"{CORE}.multiarray": ("_reconstruct", "scalar"),
+    f"{CORE}.numeric": ("_frombuffer",),
+    "_codecs": ("encode",),  # bytes as the oldest protocol has them
 }
 
 
@@ -240,8 +201,9 @@ class PlainUnpickler(pickle.Unpickler):
 
         Raises: pickle.UnpicklingError for everything else.
         """
-        if (module, name) not in PLAIN:
+        module = re.sub(r"numpy\._?core", CORE, module)
+        if name not in PLAIN.get(module, ()):
             raise pickle.UnpicklingError(
                 f"it names {module}.{name}, which no array needs; nothing was called"
             )
-        return PLAIN[module, name]
+        return super().find_class(module, name)

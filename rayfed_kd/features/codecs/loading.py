@@ -17,11 +17,11 @@ from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Sending, Wire
 from rayfed_kd.recipe.registry import Registry, blaming
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.sections.codec import StageRecipe
+from rayfed_kd.recipe.sections.on_the_way import StageRecipe
 
 CODECS = Registry(
     {
-        "cast": "rayfed_kd.features.codecs.cast:Cast",
+        "cast": "rayfed_kd.features.codecs.plain:Cast",
         "uniform": "rayfed_kd.features.codecs.quantisers:Uniform",
         "qsgd": "rayfed_kd.features.codecs.quantisers:Qsgd",
         "sign": "rayfed_kd.features.codecs.quantisers:Sign",

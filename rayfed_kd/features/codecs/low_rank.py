@@ -78,10 +78,10 @@ def _matrix(numbers: Array, rows: int, columns: int) -> Tensor:
 
 
 class PowerSgd(_LowRank):
-    """One step of the power method from the right matrix of the client's last time (Vogels et al. 2019).
+    """One step of the power method from the right matrix of the client's last time.
 
-    The paper averages each factor over the workers, in two exchanges; here each client has its own two. It
-    is biased: use it on a difference, with `feedback: true`.
+    Vogels et al. 2019, arXiv 1905.13727, average each factor over the workers, in two exchanges; here each
+    client has its own two. It is biased: use it on a difference, with `feedback: true`.
     """
 
     remembers = True

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from rayfed_kd.features.codecs.bits import pack_bits, unpack_bits
 from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
 from rayfed_kd.protocol.message_codec import VECTORS, floats
 
@@ -63,10 +62,10 @@ class Uniform(Codec):
 
 
 class Qsgd(Codec):
-    """QSGD (Alistarh et al. 2017): a sign and one of `levels` + 1 shares of the group's norm, at random.
+    """QSGD: a sign and one of `levels` + 1 shares of the group's norm, at random.
 
     Up or down so that the mean is the number. Every number takes 1 + ceil(log2(levels + 1)) bits; the paper
-    has Elias codes, which take fewer where most numbers are 0.
+    (Alistarh et al. 2017, arXiv 1610.02132) has Elias codes, which take fewer where most numbers are 0.
     """
 
     unbiased = True
@@ -109,7 +108,8 @@ class Qsgd(Codec):
 class Sign(Codec):
     """A sign of one bit, and for each group the mean of its absolute values; 0 counts as positive.
 
-    The compression of EF-signSGD (Karimireddy et al. 2019). It is biased: use it with `feedback: true`.
+    The compression of EF-signSGD (Karimireddy et al. 2019, arXiv 1901.09847). It is biased: use it with
+    `feedback: true`.
     """
 
     for_changes = True
@@ -151,3 +151,41 @@ def group_sizes(part: TravellingPart, by: By) -> Sizes:
 def group_starts(sizes: Sizes) -> Sizes:
     """The first index of each group, for `reduceat`."""
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Whole = np.ndarray[Any, np.dtype[np.uint32]]
+
+WHOLE_TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
+BLOCK = (
+    2**18
+)  # numbers at a time: their single bits take a byte each; a multiple of 8, so blocks end with a byte
+
+
+def pack_bits(numbers: Whole, bits: int) -> Bytes:
+    """Numbers below 2^bits, [n], as ceil(n bits / 8) bytes.
+
+    Args:
+        bits: 1 to 32.
+    """
+    if bits in WHOLE_TYPES:
+        whole: Bytes = numbers.astype(WHOLE_TYPES[bits]).view(np.uint8)
+        return whole
+    places = np.arange(bits, dtype=np.uint32)
+    blocks = [numbers[start : start + BLOCK, None] >> places & 1 for start in range(0, len(numbers), BLOCK)]
+    packed = [np.packbits(block.astype(np.uint8), bitorder="little") for block in blocks]
+    return np.concatenate(packed) if packed else np.empty(0, np.uint8)
+
+
+def unpack_bits(packed: Bytes, count: int, bits: int) -> Whole:
+    """The `count` numbers that `pack_bits` packed."""
+    if bits in WHOLE_TYPES:
+        return np.ascontiguousarray(packed).view(WHOLE_TYPES[bits]).astype(np.uint32)
+    numbers = np.zeros(count, np.uint32)
+    for start in range(0, count, BLOCK):
+        block = numbers[start : start + BLOCK]
+        own = packed[start * bits // 8 : -(-(start + len(block)) * bits // 8)]
+        singles = np.unpackbits(own, count=len(block) * bits, bitorder="little").reshape(-1, bits)
+        for place in range(bits):
+            block |= singles[:, place].astype(np.uint32) << place
+    return numbers

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from rayfed_kd.features.codecs.bits import pack_bits, unpack_bits
+from rayfed_kd.features.codecs.quantisers import pack_bits, unpack_bits
 from rayfed_kd.protocol import Array, Codec, Coded, Kind, TravellingPart
 from rayfed_kd.protocol.message_codec import VECTORS, floats
 
@@ -37,7 +37,7 @@ class TopK(_Sparse):
     """The numbers that are largest in absolute value, of all tensors together; of equal ones the first.
 
     Their places take ceil(log2 n) bits each, or one bit for every number if that is less. It is biased: use
-    it on a difference, with `feedback: true` (Stich et al. 2018).
+    it on a difference, with `feedback: true` (Stich et al. 2018, arXiv 1809.07599).
     """
 
     def __init__(self, *, share: Share) -> None:

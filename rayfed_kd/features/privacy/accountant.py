@@ -21,7 +21,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import optional_package
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import cohort_size, sampling_rate
 
@@ -41,13 +41,8 @@ def require_accountant() -> Any:
 
     Raises: RecipeError if it is not installed.
     """
-    try:
+    with optional_package("privacy: dp-accounting", "privacy"):
         import dp_accounting
-    except ImportError as error:
-        raise RecipeError(
-            f"privacy: dp-accounting cannot be imported ({error}); pip install -e '.[privacy]' in the clone "
-            "installs it"
-        ) from None
     return dp_accounting
 
 

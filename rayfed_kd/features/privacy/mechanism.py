@@ -17,9 +17,9 @@ from rayfed_kd.features.privacy.covered_parts import CoveredParts, covered_parts
 from rayfed_kd.features.privacy.private_update import at_least_zero, normal
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import Array, DispatchFacts, Method, Number, RunError, to_array
-from rayfed_kd.protocol.outgoing import OutgoingReply
+from rayfed_kd.protocol.wire import OutgoingReply
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.sections.privacy import PrivacyRecipe
+from rayfed_kd.recipe.sections.on_the_way import PrivacyRecipe
 from rayfed_kd.recipe.seeds import torch_stream
 from rayfed_kd.recipe.timing import sampling_rate
 

@@ -1,18 +1,29 @@
-"""The section `client_models`: clients' own architectures."""
+"""The section `client_models`: clients' own architectures, and the groups of them that are named."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rayfed_kd.errors import nearest
-from rayfed_kd.recipe.sections.model_groups import GROUP_FEATURES, GROUPS
-from rayfed_kd.recipe.strict import Named, PathText, Strict
+from rayfed_kd.recipe.strict import ByName, Named, PathText, Strict
+from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
 TORCHVISION = "torchvision:"
 PROJECTED = "projected"
 OF_GROUP = "client_models.group:"
+GROUP_FEATURES = 512  # HtFLlib's feature_dim
+
+
+@cache
+def groups() -> Mapping[str, Sequence[Named]]:
+    """The named groups of models."""
+    listed = read_yaml_file(Path(__file__).with_name("groups.yaml"), "table of groups")
+    return {name: [ByName.model_validate(entry) for entry in own] for name, own in listed.items()}
 
 
 def name_key(path: str) -> str:
@@ -40,18 +51,16 @@ class ClientModelsRecipe(Strict):
         "cycle", description="client k has the (k mod n)-th of the n models, or those listed by client"
     )
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> ClientModelsRecipe:
+    def contradictions(self) -> Iterator[str]:
         if bool(self.models) == (self.group is not None):
-            raise ValueError("expected either models, one at least, or a group")
-        if self.group is not None and self.group not in GROUPS:
-            near = nearest(self.group, GROUPS)
+            yield "expected either models, one at least, or a group"
+        if self.group is not None and self.group not in groups():
+            near = nearest(self.group, groups())
             hint = f". Did you mean {near}?" if near else ""
-            raise ValueError(f"group = {self.group!r}: expected one of {', '.join(GROUPS)}{hint}")
+            yield f"group = {self.group!r}: expected one of {', '.join(groups())}{hint}"
         named = [entry.name.removeprefix(TORCHVISION) for entry in self.entries]
         if unknown := sorted(set(self.weights) - set(named)):
-            raise ValueError(f"weights.{unknown[0]}: none of these models; there are {', '.join(named)}")
-        return self
+            yield f"weights.{unknown[0]}: none of these models; there are {', '.join(named)}"
 
     def path(self, place: int) -> str:
         """Where in the recipe the model at that place stands; a group's models are no keys of it."""
@@ -62,7 +71,7 @@ class ClientModelsRecipe(Strict):
     @property
     def entries(self) -> list[Named]:
         """The models as they are listed, or the group's."""
-        return self.models or [Named(**entry) for entry in GROUPS[str(self.group)]]
+        return self.models or [*groups()[str(self.group)]]
 
     @property
     def members(self) -> list[Named]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rayfed_kd.recipe.strict import MOST_CLIENTS, Named, PathText, Strict
 
@@ -17,7 +18,9 @@ class DataRecipe(Named):
         None, description="where the files lie; null: $RAYFED_KD_DATA, else ./data"
     )
     fraction: float = Field(1.0, gt=0, le=1, description="share of each class's training images that is kept")
-    augment: str = Field("none", description="augmentation of training batches")
+    augment: Literal["none", "crop_flip", "reflect_crop_flip", "crop_flip_rotate"] = Field(
+        "none", description="augmentation of training batches"
+    )
     pixels: Literal["standard", "symmetric"] = Field(
         "standard", description="scaled by the data set's mean and deviation, or to [-1, 1]"
     )
@@ -32,11 +35,9 @@ class PublicRecipe(Strict):
     labels: bool = Field(True, description="whether their labels are known")
     apart: bool = Field(True, description="no client has them; false: of the clients' own training images")
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> PublicRecipe:
+    def contradictions(self) -> Iterator[str]:
         if (self.fraction is None) == (self.count is None):
-            raise ValueError("give exactly one of fraction and count")
-        return self
+            yield "give exactly one of fraction and count"
 
 
 class PartitionRecipe(Named):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from rayfed_kd.recipe.roles import Better
-from rayfed_kd.recipe.strict import MOST, ByName, Strict
+from rayfed_kd.recipe.strict import MOST, ByName, Count, Strict
 
 
 def _plain_title(text: str) -> str:
@@ -39,24 +40,19 @@ class EvaluationRecipe(Strict):
     every: int = Field(
         1, ge=1, le=MOST, description="rounds between evaluations; the last is always evaluated"
     )
-    clients: int | None = Field(
-        None,
-        ge=1,
-        le=MOST,
-        description="clients whose test parts and own models are evaluated, drawn once a run; null: all",
+    clients: Count | None = Field(
+        None, description="clients whose test parts and own models are evaluated, drawn once a run; null: all"
     )
     samples: bool = Field(True, description="draw generated samples in evaluated rounds")
     metrics: list[MetricRecipe] = Field(
         [], description="more metrics, each a name or a name with its options"
     )
 
-    @model_validator(mode="after")
-    def _titles_differ(self) -> EvaluationRecipe:
+    def contradictions(self) -> Iterator[str]:
         titles = [metric.title for metric in self.metrics]
         twice = next((title for title in titles if titles.count(title) > 1), None)
         if twice is not None:
-            raise ValueError(
+            yield (
                 f"two metrics are called {twice}; a label tells them apart, as "
                 f"{{name: ..., label: {twice}_2}}"
             )
-        return self

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rayfed_kd.recipe.strict import MOST, Strict
+from rayfed_kd.recipe.strict import MOST, Count, Strict
 
 # Which schedules have a key.
 OWNERS = {
@@ -31,25 +32,21 @@ class RateSchedule(Strict):
     least: float | None = Field(
         None, ge=0, lt=1, description="the share of the rate that it falls to; null: 0 (cosine)"
     )
-    over: int | None = Field(
+    over: Count | None = Field(
         None,
-        ge=1,
-        le=MOST,
         description="so many it falls over, the warm-up with them, and then stays; null: all that there are "
         "(cosine)",
     )
     warmup: int = Field(0, ge=0, le=MOST, description="so many at the start in which it rises in equal steps")
 
-    @model_validator(mode="after")
-    def _keys_are_its_own(self) -> RateSchedule:
+    def contradictions(self) -> Iterator[str]:
         for key, owners in OWNERS.items():
             if getattr(self, key) is not None and self.name not in owners:
-                raise ValueError(f"{key} belongs to {' and '.join(owners)}, not to {self.name}")
+                yield f"{key} belongs to {' and '.join(owners)}, not to {self.name}"
             if getattr(self, key) is None and self.name in owners and key not in OPTIONAL:
-                raise ValueError(f"{self.name} needs {key}")
+                yield f"{self.name} needs {key}"
         if self.over is not None and self.warmup >= self.over:
-            raise ValueError(f"warmup = {self.warmup}: expected fewer than over, {self.over}")
-        return self
+            yield f"warmup = {self.warmup}: expected fewer than over, {self.over}"
 
     @property
     def depends_on_total(self) -> bool:
@@ -68,12 +65,9 @@ class RateSchedule(Strict):
             return (place + 1) / (self.warmup + 1)
         past, length = place - self.warmup, max(1, total - self.warmup)
         if self.name == "step":
-            assert self.every is not None
-            assert self.factor is not None
-            return self.factor ** (past // self.every)
+            return (self.factor or 1.0) ** (past // (self.every or 1))
         if self.name == "exponential":
-            assert self.factor is not None
-            return self.factor**past
+            return (self.factor or 1.0) ** past
         if self.name == "cosine":
             least = self.least or 0.0
             share = min(past, length - 1) / length
@@ -97,11 +91,13 @@ class Pace:
         rates: its `epochs` and `steps` count.
         epochs: E.
         steps_per_epoch: batches of the client's samples.
+        steps: of the whole local training.
     """
 
     rates: LearningRates
     epochs: int
     steps_per_epoch: int
+    steps: int
 
     def factor(self, step: int) -> float:
         """The factor of the learning rate in an optimiser's step, from 0."""
@@ -109,5 +105,5 @@ class Pace:
         if self.rates.epochs is not None:
             factor *= self.rates.epochs.at(step // self.steps_per_epoch, self.epochs)
         if self.rates.steps is not None:
-            factor *= self.rates.steps.at(step, self.epochs * self.steps_per_epoch)
+            factor *= self.rates.steps.at(step, self.steps)
         return factor

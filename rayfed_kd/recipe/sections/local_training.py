@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from rayfed_kd.recipe.sections.learning_rates import LearningRates, Pace
 from rayfed_kd.recipe.sections.torch_optimizers import OPTIMIZERS, OptimizerName, check_options, defaults
-from rayfed_kd.recipe.strict import MOST, Strict
+from rayfed_kd.recipe.strict import MOST, Count, Strict
 
 
 class OptimizerRecipe(Strict):
@@ -35,17 +36,15 @@ class OptimizerRecipe(Strict):
             return raw
         return {**defaults(name), **raw}
 
-    @model_validator(mode="after")
-    def _options_are_its_own(self) -> OptimizerRecipe:
+    def contradictions(self) -> Iterator[str]:
         if self.name not in ("sgd", "rmsprop") and self.momentum:
-            raise ValueError(f"momentum belongs to sgd and rmsprop, not to {self.name}")
+            yield f"momentum belongs to sgd and rmsprop, not to {self.name}"
         if self.name != "sgd" and self.nesterov:
-            raise ValueError(f"nesterov belongs to sgd, not to {self.name}")
+            yield f"nesterov belongs to sgd, not to {self.name}"
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
+            yield "nesterov needs a momentum above 0"
         if not self.is_plain:
             check_options(self.name, self.torch_options)
-        return self
 
     @property
     def is_plain(self) -> bool:
@@ -67,11 +66,9 @@ class ClipRecipe(Strict):
     norm: float | None = Field(None, gt=0, description="largest Euclidean norm of an optimiser's gradient")
     value: float | None = Field(None, gt=0, description="largest absolute value of a coordinate")
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> ClipRecipe:
+    def contradictions(self) -> Iterator[str]:
         if (self.norm is None) == (self.value is None):
-            raise ValueError("give exactly one of norm and value")
-        return self
+            yield "give exactly one of norm and value"
 
 
 class LocalOptimizer(OptimizerRecipe):
@@ -86,10 +83,22 @@ class LocalOptimizer(OptimizerRecipe):
     clip: ClipRecipe | None = None
 
 
+Epochs = Annotated[int | float, Field(gt=0, le=MOST)]
+
+
 class LocalRecipe(Strict):
     """A client's local training."""
 
-    epochs: int = Field(10, ge=0, le=MOST, description="local epochs, E")
+    epochs: Epochs | None = Field(
+        10,
+        description="local epochs, E, passes over a client's samples; a part of one is so many of its "
+        "batches, rounded up; null with `steps`",
+    )
+    steps: Count | None = Field(
+        None,
+        description="batches of a client's local training, pass after pass, in place of `epochs`; null: as "
+        "`epochs` says",
+    )
     batch_size: int = Field(64, ge=1, le=MOST, description="batch size, B")
     last_batch: Literal["keep", "drop", "join"] = Field(
         "keep",
@@ -101,6 +110,14 @@ class LocalRecipe(Strict):
         None, description="how the learning rate changes, over rounds and within local training; null: not"
     )
     clip: ClipRecipe | None = Field(None, description="clipping of gradients; null: none")
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="share of a label that goes evenly to all classes, in the loss on labels"
+    )
+    class_weights: list[Annotated[float, Field(gt=0)]] | Literal["balanced"] | None = Field(
+        None,
+        description="weight of each class in the loss on labels: balanced, n_k / (C n_k^c) of the client's "
+        "own counts, or a list in the classes' order; null: all the same",
+    )
     vectorise: Literal["by_shape", "off"] | Annotated[int, Field(ge=2, le=MOST)] = Field(
         "by_shape",
         description="how many clients of one architecture train together as one batched program, at most; "
@@ -124,6 +141,49 @@ class LocalRecipe(Strict):
     @classmethod
     def _off_is_a_word(cls, value: Any) -> Any:
         return "off" if value is False else value  # what YAML makes of a plain `off`
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_in_place_of_epochs(cls, raw: Any) -> Any:
+        """Without `epochs` of its own, a recipe with `steps` has none."""
+        return {"epochs": None, **raw} if isinstance(raw, Mapping) and raw.get("steps") is not None else raw
+
+    def contradictions(self) -> Iterator[str]:
+        if self.epochs is None and self.steps is None:
+            yield "epochs = null: expected a number, or one for steps"
+        if self.epochs is not None and self.steps is not None:
+            both = f"epochs = {self.epochs} and steps = {self.steps}"
+            yield f"{both}: expected one of the two, as local.epochs=null"
+        rates = self.lr_schedule
+        if rates and rates.epochs and not isinstance(self.epochs, int):
+            yield f"lr_schedule.epochs counts whole epochs, and {self.length}; expected lr_schedule.steps"
+
+    @property
+    def length(self) -> str:
+        """How long local training is, in words: as `epochs = 10`."""
+        return f"epochs = {self.epochs:,}" if self.steps is None else f"steps = {self.steps:,}"
+
+    def steps_of(self, samples: int) -> int:
+        """How many batches a client's local training has.
+
+        Args:
+            samples: the client's training samples.
+        """
+        batches = len(self.batch_sizes(samples))
+        if self.epochs is None:
+            return self.steps or 0 if batches else 0
+        # Rounded before it is rounded up: 0.07 * 100 is 7.000000000000001.
+        return math.ceil(round(self.epochs * batches, 9))
+
+    def passes_of(self, samples: int) -> int:
+        """How many passes over a client's samples local training begins."""
+        return -(-self.steps_of(samples) // max(1, len(self.batch_sizes(samples))))
+
+    def samples_of(self, samples: int) -> int:
+        """How many samples the batches of a client's local training hold, counted in each pass."""
+        sizes = self.batch_sizes(samples)
+        passes, further = divmod(self.steps_of(samples), max(1, len(sizes)))
+        return passes * sum(sizes) + sum(sizes[:further])
 
     def batch_sizes(self, samples: int, size: int | None = None) -> list[int]:
         """The sizes of one pass's batches, in order; a pass of fewer samples than a batch is one batch.
@@ -162,7 +222,8 @@ class LocalRecipe(Strict):
         """
         rates, pace = self.lr_schedule, None
         if rates is not None and (rates.epochs or rates.steps):
-            pace = Pace(rates, self.epochs, max(1, len(self.batch_sizes(samples))))
+            steps, a_pass = self.steps_of(samples), max(1, len(self.batch_sizes(samples)))
+            pace = Pace(rates, self.passes_of(samples), a_pass, steps)
         if pace is None and self.clip is None:
             return self
         # Not checked again: a client's every step would check the options of torch's class.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rayfed_kd.recipe.strict import MOST, Strict
 
@@ -26,20 +27,13 @@ class ResourceRecipe(Strict):
         {}, description="labels that its machine must have: value, !value, in(a, b) or !in(a, b)"
     )
 
-    @model_validator(mode="after")
-    def _selectors_are_sayable(self) -> ResourceRecipe:
+    def contradictions(self) -> Iterator[str]:
         for label, wanted in self.label_selector.items():
             if not SELECTOR.fullmatch(wanted):
-                raise ValueError(
-                    f"label_selector.{label} = {wanted!r}: expected a value, !value, in(a, b) or !in(a, b)"
-                )
-        return self
+                yield f"label_selector.{label} = {wanted!r}: expected a value, !value, in(a, b) or !in(a, b)"
 
-    @model_validator(mode="after")
-    def _whole_gpus(self) -> ResourceRecipe:
         if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
-            raise ValueError("num_gpus above 1 must be a whole number: Ray does not split across GPUs")
-        return self
+            yield "num_gpus above 1 must be a whole number: Ray does not split across GPUs"
 
 
 class PlacementRecipe(Strict):

@@ -9,9 +9,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from rayfed_kd.results.charts.figure import COLOURS
+from rayfed_kd.results.charts.lines import make_logarithmic
 
 PER_ROW = 4  # panels side by side
 # A trial's status, or `best` for a ring around the best one -> colour, whether it is filled, and size.
@@ -30,26 +31,21 @@ class CoefficientAxis:
 
     Attributes:
         key: the recipe key.
-        low, high: the axis' ends, in the coefficient's own units; of a choice a bit beyond its numbers.
-        choice: the values of a choice, which lie at 0, 1, ...; None for numbers.
-        names: of a choice's values.
-        logarithmic: whether the axis is.
-        whole: whether all values are whole numbers.
+        kind: uniform, loguniform, randint, or choice, whose values lie at 0, 1, ...
+        values: of a choice all of them, else both ends.
+        names: of the values.
     """
 
     key: str
-    low: float
-    high: float
-    choice: Sequence[Any] | None = None
-    names: Sequence[str] = ()
-    logarithmic: bool = False
-    whole: bool = False
+    kind: str
+    values: Sequence[Any]
+    names: Sequence[str]
 
     def place(self, value: Any) -> float:
         """Where a value lies, in the coefficient's own units; of a choice the value's number."""
-        if self.choice is None:
+        if self.kind != "choice":
             return float(value)
-        return float([_json_text(one) for one in self.choice].index(_json_text(value)))
+        return float([_json_text(one) for one in self.values].index(_json_text(value)))
 
 
 def _json_text(value: Any) -> str:
@@ -92,16 +88,14 @@ def _draw_scatter(axes: Axes, axis: CoefficientAxis, points: Points) -> None:
             percents = [percent for _, percent in points[name]]
             face = colour if filled else "none"
             axes.scatter(places, percents, s=size, facecolors=face, edgecolors=colour, label=name)
-    if axis.choice is not None:
+    low, high = (-0.3, len(axis.names) - 0.7) if axis.kind == "choice" else axis.values
+    if axis.kind == "choice":
         axes.set_xticks(range(len(axis.names)), axis.names)
-    if axis.logarithmic:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        margin = (axis.high / axis.low) ** 0.04  # four percent of the axis, so that no point lies on its edge
-        axes.set_xlim(axis.low / margin, axis.high * margin)
+    if axis.kind == "randint":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    # Four percent of the axis, so that no point lies on its edge.
+    if axis.kind == "loguniform":
+        make_logarithmic(axes, axis.values)
+        axes.set_xlim(low * (low / high) ** 0.04, high * (high / low) ** 0.04)
     else:
-        if axis.whole:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        margin = 0.04 * (axis.high - axis.low)
-        axes.set_xlim(axis.low - margin, axis.high + margin)
+        axes.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))

@@ -14,8 +14,9 @@ from rayfed_kd.files import make_folder, written_aside
 
 # Okabe and Ito's palette: told apart by the colour-blind, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# With the colours 28 looks: more series than these cannot be told apart anyway.
+# With the colours 28 looks; after these lines have marks as well, so that no two of 140 look the same.
 DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2")
+MARKS = ("", "s", "^", "D", "v")
 FEW = 30  # points; a curve of fewer has a dot at each
 
 # Inches around a panel, for a title, an axis' label and numbers of up to seven digits.

@@ -13,20 +13,23 @@ PER_ROW = 13  # classes side by side in the picture of class means
 SMALLEST = 28  # pixels; smaller images are enlarged
 
 
-def sample_grid_figure(images: Array, labels: Array, class_names: Sequence[str]) -> Figure:
-    """Generated samples with the class that the teacher predicts.
+PREDICTED = "generated samples, with the class that the model predicts"
+
+
+def sample_grid_figure(
+    images: Array, labels: Array, class_names: Sequence[str], heading: str = PREDICTED
+) -> Figure:
+    """Samples with their classes, as generated ones with those that the teacher predicts.
 
     Args:
         images: [n, c, h, w] in [0, 1].
-        labels: [n], the predicted classes.
+        labels: [n], their classes.
         class_names: [classes].
     """
     columns = min(16, len(images))
     rows = -(-len(images) // columns)
     titles = [class_names[int(label)] for label in labels]
-    return _mosaic(
-        images, titles, (rows, columns), "generated samples, with the class that the model predicts"
-    )
+    return _mosaic(images, titles, (rows, columns), heading)
 
 
 def class_means_figure(

@@ -1,18 +1,21 @@
-"""Curves: by round, by second or by what they cost."""
+"""Curves: by round, by second or by what they cost; and, for a paper's column, intervals of differences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from matplotlib import rcParams, rcParamsDefault
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, Panels, ShownFigure, drawable
+from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, MARKS, Panels, ShownFigure, drawable
 
+ROW = 0.17  # inches of a line of a legend, and of an interval
 LOGGED_PER_ROW = 4  # panels side by side in the picture of what a method logged
 FEW_DECADES = 200.0  # the largest over the least cost, below which ticks stand at 1, 2 and 5
 MANY = 10  # lines with bands
@@ -62,6 +65,7 @@ def draw_lines(
         make_logarithmic(axes, every)
     for line in lines:
         colour = palette[line.look % len(palette)]
+        mark = MARKS[line.look // (len(palette) * len(DASHES)) % len(MARKS)]
         dashes = "1 2" if line.dotted else DASHES[line.look // len(palette) % len(DASHES)]
         y = drawable(line.y)
         axes.plot(
@@ -71,7 +75,8 @@ def draw_lines(
             label=line.label or None,
             linestyle=(0, [float(dash) for dash in dashes.split()]) if dashes else "-",
             linewidth=1.4,
-            marker="." if len(line.x) < FEW and not line.dotted else "",
+            marker=mark or ("." if len(line.x) < FEW and not line.dotted else ""),
+            markersize=3 if mark else None,
         )
         if costs and not line.dotted:
             axes.plot(line.x[-1:], y[-1:], "o", color=colour, markersize=7, markerfacecolor="none")
@@ -140,12 +145,7 @@ def curves_figure(metrics: pa.Table) -> Figure | None:
     Returns: None if no metric has a value.
     """
     rows = metrics.to_pylist()
-    titles = {
-        "amp": "AMP (%)",
-        "fm": "FM (variance)",
-        "wlp": "WLP (%)",
-        "server_accuracy": "official test (%)",
-    }
+    titles = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "server_accuracy": "official test %"}
     shown = [m for m in titles if any(row[m] is not None for row in rows)]
     if not shown:
         return None
@@ -182,3 +182,57 @@ def logged_figure(logged: Mapping[int, Mapping[str, float]]) -> Figure:
     for axes in panels.axes[-LOGGED_PER_ROW:]:
         axes.set_xlabel("round", fontsize=8)
     return panels.figure
+
+
+class Interval(NamedTuple):
+    """A row's difference: mean and half the width of its interval; whether that leaves out zero."""
+
+    name: str
+    mean: float
+    half_width: float
+    decided: bool
+
+
+def palette() -> Sequence[str]:
+    """The colours in use: those of matplotlib's style in force, or ours where it is matplotlib's own."""
+    cycle = rcParams["axes.prop_cycle"]
+    own: Sequence[str] = cycle.by_key().get("color", COLOURS)
+    return COLOURS if cycle == rcParamsDefault["axes.prop_cycle"] else own
+
+
+def column_lines(lines: Sequence[Line], title: str, width: float) -> ShownFigure:
+    """Mean curves by round, with a band of one sample deviation.
+
+    Args:
+        lines: with labels.
+        title: of the metric.
+        width: of the figure, inches.
+    """
+    columns = 2 if max(len(line.label) for line in lines) * 0.06 + 0.4 < width / 2 else 1
+    legend = ROW * -(-len(lines) // columns)
+    figure = ShownFigure(figsize=(width, 0.72 * width + legend), layout="constrained")
+    axes = figure.add_subplot()
+    draw_lines(axes, lines, "round", palette=palette(), shade=0.18 if len(lines) <= MANY else 0.07)
+    axes.set(ylabel=title)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=3.0)
+    return figure
+
+
+def intervals_figure(intervals: Sequence[Interval], title: str, width: float) -> ShownFigure:
+    """A line for each row with its mean and interval, and zero; a ring where the interval holds zero.
+
+    Args:
+        intervals: from top to bottom.
+        title: of the axis.
+        width: of the figure, inches.
+    """
+    figure = ShownFigure(figsize=(width, 0.6 + ROW * len(intervals)), layout="constrained")
+    axes, places, colour = figure.add_subplot(), range(len(intervals)), palette()[0]
+    axes.axvline(0.0, color="0.6", linewidth=0.8)
+    for place, one in enumerate(intervals):
+        look: dict[str, Any] = {"color": colour, "markerfacecolor": colour if one.decided else "white"}
+        axes.errorbar(one.mean, place, xerr=one.half_width, fmt="o", markersize=4, **look)
+    axes.set_yticks(places, [one.name for one in intervals])
+    axes.set_ylim(len(intervals) - 0.5, -0.5)
+    axes.set_xlabel(title)
+    return figure

@@ -140,11 +140,9 @@ def arrow_rows(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -
     if order := ROW_ORDER[name]:
         rows = sorted(rows, key=itemgetter(*order))
     arrays = [_array(name, field, [row.get(field.name) for row in rows]) for field in schema]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    for said in batch["round"].to_pylist():
-        if said != round_index:
-            raise ValueError(f"table {name}: rows of round {said} written as round {round_index}")
-    return batch
+    if other := next((row for row in rows if row.get("round") != round_index), None):
+        raise ValueError(f"table {name}: rows of round {other.get('round')} written as round {round_index}")
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _array(name: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:

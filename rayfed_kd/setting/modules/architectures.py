@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.models.whole_modules import head_of
 from rayfed_kd.protocol import RECIPE_MODEL, Architecture, Method
 from rayfed_kd.recipe.registry import blaming
+from rayfed_kd.recipe.sample_shapes import shown_sides
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.client_models import name_key
 from rayfed_kd.recipe.strict import Named
@@ -80,7 +81,7 @@ class Architectures:
     def input_shape(self, architecture: Architecture) -> tuple[int, ...]:
         """Shape of one input: a sample, or maps or features of the recipe's model."""
         if architecture.cut is None:
-            return self._spaces[architecture.space]
+            return self._shape_of(architecture.space)
         with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
             return layer_shape(self.builders["model"](), architecture.cut, self._sample_shape, "method.cut")
 
@@ -160,13 +161,30 @@ class Architectures:
         held = getattr(self._method.options, path.removeprefix("method."), None)
         return list(type(held).model_fields) if isinstance(held, BaseModel) else []
 
-    @cached_property
-    def _spaces(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of what generators may make and heads may take: images, and the model's maps and features.
+    def _shape_of(self, space: str) -> tuple[int, ...]:
+        """Shape of what generators may make and heads may take: images, the model's maps, features, logits.
 
-        Raises: RecipeError from asking for maps or features of a model that has none.
+        A plain module has no maps, and the features of its last linear layer, if it ends in one.
+
+        Raises: RecipeError for maps or features of a model that has none.
         """
-        return ModelSpaces(self._sample_shape, self._classes, self.builders["model"])
+        if space == "images":
+            return self._sample_shape
+        if space == "logits":
+            return (self._classes,)
+        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
+            model = self.builders["model"]()
+        if space == "features":
+            width = model.feature_size if isinstance(model, Classifier) else head_of(model).in_features
+            return (int(width),)  # type: ignore[arg-type]
+        if not isinstance(model, Classifier):
+            raise RecipeError(
+                f"this method needs feature maps, and a {type(model).__name__} does not say where they come "
+                "out; expected a model whose parts run one after the other: one of ours, most of "
+                "torchvision's, or a rayfed_kd.models.base.Classifier",
+                path="model.name",
+            )
+        return last_maps(model, self._sample_shape)[1]
 
     def _try_generator(self, name: str, architecture: Architecture, module_pool: ModulePool) -> None:
         path, takes = f"method.{name}.name", ("noise alone", "noise and labels")
@@ -181,7 +199,7 @@ class Architectures:
         labels = (torch.zeros(2, dtype=torch.int64),) if conditional else ()
         with torch.no_grad():
             shape = tuple(generator(torch.zeros(2, generator.latent), *labels).shape[1:])
-        wanted = self._spaces[architecture.space]
+        wanted = self._shape_of(architecture.space)
         module_pool.take_back()
         if shape != wanted:
             whose = "the data's" if architecture.space == "images" else f"{self._recipe.model.name}'s last"
@@ -193,48 +211,3 @@ def _own_name(model: Named, recipe_model: Named) -> str:
     """The module pool's name of a client's architecture; the recipe's own model is "model"."""
     same = (model.name, model.options) == (recipe_model.name, recipe_model.options)
     return "model" if same else f"model {model.name} {json.dumps(model.options, sort_keys=True)}"
-
-
-class ModelSpaces(Mapping[str, tuple[int, ...]]):
-    """Space ("images", "maps", "features", "logits") -> its shape, computed on access.
-
-    A plain module has no maps, and the features of its last linear layer, if it ends in one.
-
-    Args:
-        images: shape of an image, (channels, height, width).
-        classes: of the data.
-        build: makes the recipe's model.
-    """
-
-    def __init__(self, images: tuple[int, ...], classes: int, build: Callable[[], nn.Module]) -> None:
-        self._images, self._classes, self._build = images, classes, build
-
-    def __getitem__(self, space: str) -> tuple[int, ...]:
-        if space == "images":
-            return self._images
-        if space == "logits":
-            return (self._classes,)
-        with torch.random.fork_rng(devices=[]):  # layers draw initial values from the global generator
-            model = self._build()
-        if space == "features":
-            width = model.feature_size if isinstance(model, Classifier) else head_of(model).in_features
-            return (int(width),)  # type: ignore[arg-type]
-        if not isinstance(model, Classifier):
-            raise RecipeError(
-                f"this method needs feature maps, and a {type(model).__name__} does not say where they come "
-                "out; expected a model whose parts run one after the other: one of ours, most of "
-                "torchvision's, or a rayfed_kd.models.base.Classifier",
-                path="model.name",
-            )
-        return last_maps(model, self._images)[1]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("images", "maps", "features", "logits"))
-
-    def __len__(self) -> int:
-        return 4
-
-
-def shown_sides(shape: tuple[int, ...]) -> str:
-    """A shape for messages, such as "3x32x32"."""
-    return "x".join(map(str, shape))

@@ -22,6 +22,7 @@ from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_tensors import MOVING, HeldTensor, ModuleTensors, held_tensors
 from rayfed_kd.models.whole_modules import HEAD
 from rayfed_kd.recipe.registry import blame
+from rayfed_kd.recipe.sample_shapes import shown_sides
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.modules.attributes import Attributes, bits
 
@@ -133,7 +134,7 @@ class TrainingTrial:
         except RayfedError:
             raise
         except Exception as error:
-            sides = "x".join(map(str, inputs[0].shape[1:]))
+            sides = shown_sides(inputs[0].shape[1:])
             raise RecipeError(
                 f"{self.name} cannot be trained on samples of {sides}: {blame(error)}"
             ) from error

@@ -7,14 +7,13 @@ term. Two ways of prediction are evaluated: each model's own last layer, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
     PERSONAL,
     Architecture,
@@ -109,7 +108,7 @@ class PrototypeClients(OwnModels, OneExchange[State, Tensor]):
         """L = CE + lambda L_R."""
         labels, student = batch["labels"], models["student"]
         features = student.features(batch["images"])
-        hard = cross_entropy(student.classify(features), labels)
+        hard = cross_entropy(student.classify(features), labels, given)
         away = prototype_distance(features, labels, given["rows"], given["present"], self.options.distance)
         return Loss(hard + self.options.lambda_proto * away, {"ce": hard, "prototype_distance": away})
 
@@ -119,11 +118,6 @@ class PrototypeClients(OwnModels, OneExchange[State, Tensor]):
             return {"personal": PERSONAL}
         layer = nearest_layer(server.prototypes, server.num_classes)
         return {"personal": PERSONAL, NEAREST: Completing(layer, NEAREST)}
-
-    def completed(self, client: Tensor, part: FlatModule, ctx: ClientContext) -> Callable[[Tensor], Tensor]:
-        """The client's features, and behind them the layer of the nearest prototype."""
-        model = ctx.frozen_model(client)
-        return lambda images: part(model.features(images))
 
 
 def prototype_distance(

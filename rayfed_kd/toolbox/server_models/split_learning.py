@@ -39,11 +39,13 @@ from rayfed_kd.protocol import (
     Message,
     Method,
     MethodOptions,
+    Predictor,
     Replies,
     Reply,
     ServerContext,
     Unaligned,
 )
+from rayfed_kd.recipe.sample_shapes import shown_sides
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.layers import Layers, from_, up_to
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
@@ -145,8 +147,8 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
             given = layer_shape(model.module, cut, ctx.shape, f"method.cut, {name}")
             if given != taken:
                 raise RecipeError(
-                    f"client_models: layer {cut} of {name} gives {_sides(given)}; expected {_sides(taken)}, "
-                    "as the recipe's model, which the server's model takes"
+                    f"client_models: layer {cut} of {name} gives {shown_sides(given)}; expected "
+                    f"{shown_sides(taken)}, as the recipe's model, which the server's model takes"
                 )
 
     def init_server(self, ctx: ServerContext) -> ServerState:
@@ -218,13 +220,11 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
         """The client's small model, [P_k]: its extractor and its own classifier."""
         return client.model
 
-    def completed(
-        self, client: ClientState, part: FlatModule, ctx: ClientContext
-    ) -> Callable[[Tensor], Tensor]:
+    def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """Images through the client's layers up to `cut`, then through the server's model."""
-        own = ctx.frozen_model(client.model)
+        own, behind = parts
         cut = self._cut(own)
-        return lambda images: part(up_to(cut, own, images))
+        return lambda images: behind(up_to(cut, own, images))
 
     def _shown(self, client: ClientState, ctx: ClientContext, *, known: bool) -> Reply:
         own = ctx.frozen_model(client.model)
@@ -289,7 +289,3 @@ def transfer_loss(logits: Tensor, labels: Tensor, teacher: Tensor, terms: Terms)
             logged[name] = term(teacher, logits)
             loss = loss + weight * logged[name]
     return Loss(loss, logged)
-
-
-def _sides(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))

@@ -25,10 +25,9 @@ class Dropped(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddf"])
-def test_dropout_draws_the_same_whatever_the_process_drew_before(method, tmp_path, monkeypatch):
+def test_dropout_draws_the_same_whatever_the_process_drew_before(method, own_module):
     """FedDF's server trains, too. Other masks give other weights: the module does drop."""
-    (tmp_path / "dropped.py").write_text(MODEL)
-    monkeypatch.syspath_prepend(tmp_path)
+    own_module("dropped", MODEL)
     recipe = small_recipe(FOUR_CLIENTS, method) | {"model": {"name": "dropped:Dropped"}, "rounds": 2}
     recipe |= {"sampling": {"fraction": 1.0}, "evaluation": {"samples": False}}
     vectors = []

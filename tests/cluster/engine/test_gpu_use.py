@@ -9,12 +9,11 @@ from small_recipes import FOUR_CLIENTS, small_recipe
 from rayfed_kd.cluster.engine import gpu_use
 from rayfed_kd.cluster.engine.calls import StepFacts
 from rayfed_kd.cluster.engine.gpu_use import GpuUse, GpuWatch
-from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.watched_host import WatchedHost, make_host
+from rayfed_kd.cluster.engine.host import Host, WatchedHost, make_host
 from rayfed_kd.cluster.server.round_tables import _host_rows
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers, moved, transfers_so_far
-from rayfed_kd.experiment.host_memory import HostMemory, host_memory
+from rayfed_kd.experiment.estimating import HostMemory, host_memory
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.messages import to_array, to_tensor
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from runs import run_in_process
-from small_recipes import FOUR_CLIENTS, assert_same_run, decided, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
@@ -65,9 +65,8 @@ class Unready(Codec):
 
 
 @pytest.fixture(autouse=True)
-def own_codecs(tmp_path, monkeypatch):
-    (tmp_path / "own_codecs.py").write_text(CODECS)
-    monkeypatch.chdir(tmp_path)
+def own_codecs(own_module):
+    own_module("own_codecs", CODECS)
 
 
 HALF = {way: {"weights": "own_codecs:Half"} for way in ("up", "down")}
@@ -95,8 +94,8 @@ def test_half_precision_halves_the_counted_bytes_and_changes_the_result():
     assert counted(half) == expected
     raw = [result.tables["messages"]["raw_bytes"].to_pylist() for result in (half, whole)]
     assert raw[0] == raw[1] == whole.tables["messages"]["bytes"].to_pylist()
-    assert not np.array_equal(half.models["aca"], whole.models["aca"])
-    np.testing.assert_allclose(half.models["aca"], whole.models["aca"], atol=0.02)
+    assert not np.array_equal(half.models["global"], whole.models["global"])
+    np.testing.assert_allclose(half.models["global"], whole.models["global"], atol=0.02)
 
 
 def test_the_simulated_clock_charges_what_is_on_the_wire():
@@ -125,7 +124,7 @@ LATE = ["clock.name=lognormal", "schedule={name: fedbuff, buffer: 2, update: dif
 
 @pytest.mark.parametrize(
     ("codec", "method"),
-    [(HALF, "fedavg"), (UP["sparse"], "fedavg"), (UP["low rank"], "fedavg"), (ROUNDED, "fedgems")],
+    [(HALF, "fedavg"), (UP["low rank"], "fedavg"), (ROUNDED, "fedgems")],
 )
 def test_ray_gives_the_local_engines_bits(codec, method, hosts):
     recipe = {**small_recipe(RECIPE, method), "codec": codec}
@@ -151,17 +150,9 @@ def test_clients_that_train_as_one_batch_have_memories_of_their_own():
     alone, group = (coded(UP["sparse"], f"local.vectorise={size}") for size in ("off", 3))
     rows = [outcome.tables["messages"].drop("bytes") for outcome in (alone, group)]
     assert rows[0].equals(rows[1])
-    np.testing.assert_allclose(alone.models["aca"], group.models["aca"], atol=1e-2)
+    np.testing.assert_allclose(alone.models["global"], group.models["global"], atol=1e-2)
 
 
-EXACT = {
-    "32 bits": {"name": "uniform", "bits": 32},
-    "all of k": {"name": "top_k", "share": 1.0},
-    "all at random": {"name": "random_k", "share": 1.0},
-    "full rank": {"name": "powersgd", "rank": 10_000},
-    "all energy": {"name": "svd", "energy": 1.0},
-    "without loss": "zstd",
-}
 SCHEDULES = {
     "sync": [],
     "quorum": ["clock.name=lognormal", "schedule={name: quorum, min_fraction: 0.5, over_selection: 0.5}"],
@@ -171,28 +162,13 @@ SCHEDULES = {
 }
 
 
-def uncounted(outcome):
-    """What a run decided, without seconds, which follow from bytes, and bytes."""
-    dropped = {"rounds": ["sim_s", "bytes_up", "bytes_down"], "messages": ["sim_s", "bytes"]}
-    tables = decided(outcome.tables)
-    return {name: table.drop(dropped.get(name, ["sim_s"])) for name, table in tables.items()}
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_codecs_that_leave_nothing_out_change_no_bit(name):
-    down = {} if name == "full rank" else {"weights": EXACT[name]}
-    exact, plain = coded({"up": {"weights": EXACT[name]}, "down": down}), coded({})
-    assert np.array_equal(exact.models["aca"], plain.models["aca"])
-    assert uncounted(exact) == uncounted(plain)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_nothing_is_lost_under_any_schedule(schedule):
     """Replies are late in the same order, as the clock charges no bytes here."""
     words = [word.replace("clock.name=lognormal", FREE) for word in SCHEDULES[schedule]]
-    both = {"weights": [EXACT["32 bits"], EXACT["all of k"], "zstd"]}
+    both = {"weights": [{"name": "uniform", "bits": 32}, {"name": "top_k", "share": 1.0}, "zstd"]}
     exact = coded({"up": both, "down": both}, *words, "rounds=5")
-    assert np.array_equal(exact.models["aca"], coded({}, *words, "rounds=5").models["aca"])
+    assert np.array_equal(exact.models["global"], coded({}, *words, "rounds=5").models["global"])
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -251,7 +227,8 @@ def test_attacks_act_on_what_the_server_decodes():
     words = ["rounds=1", "sampling={fraction: 1.0}", "attack={name: lie, clients: [0, 1, 2], z: 0.0}"]
     setting = rayfed_kd.prepare(recipe, words).setting
     changes = np.abs(
-        run_in_process(recipe, *words).models["aca"] - setting.module_pool().initial_vector("model").numpy()
+        run_in_process(recipe, *words).models["global"]
+        - setting.module_pool().initial_vector("model").numpy()
     )
     for tensor, start, stop in setting.wires["up"].layouts[len(changes)].placed():
         scale = changes[start]
@@ -265,10 +242,7 @@ FAULTS = {
     "up: {weights: []}": r"codec\.up\.weights = \[\]: expected a list of at least 1",
     "up: {weights: ['own_codecs:np']}": "is no subclass of",
     "up: {logits: zstd}": r"codec\.up\.logits: fedavg sends no logits up; it sends weights",
-    "up: {weights: {name: top_k, share: 0}}": r"codec\.up\.weights\.0\.share = 0: expected a number above 0",
-    "up: {weights: {name: uniform, bits: 33}}": r"codec\.up\.weights\.0\.bits = 33: expected .* at most 32",
     "up: {weights: {name: uniform}}": r"codec\.up\.weights\.0\.bits is missing",
-    "up: {weights: {name: powersgd, rank: 0}}": r"codec\.up\.weights\.0\.rank = 0",
     "up: {weights: {name: uniform, bits: 4, feedback: true}}": "makes up for a bias, and it has none",
     "up: {weights: {name: random_k, share: 0.1, feedback: true}}": "makes up for a bias, and it has none",
     "up: {logits: {name: uniform, bits: 1}}": r"codec\.up\.logits\.0: uniform does not fit here: one bit",
@@ -337,9 +311,8 @@ class Twice(Method):
 
 
 @pytest.mark.parametrize("codec", [{"up": {"weights": 2, "logits": 2}}, {"down": {"weights": 2}}])
-def test_what_is_sent_twice_in_a_round_is_rounded_twice(codec, tmp_path, monkeypatch):
-    (tmp_path / "own_streams.py").write_text(STREAMS)
-    monkeypatch.chdir(tmp_path)
+def test_what_is_sent_twice_in_a_round_is_rounded_twice(codec, own_module):
+    own_module("own_streams", STREAMS)
     uniform = {
         way: {kind: {"name": "uniform", "bits": bits} for kind, bits in kinds.items()}
         for way, kinds in codec.items()

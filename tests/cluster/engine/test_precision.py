@@ -5,9 +5,8 @@ from functools import wraps
 import pytest
 import torch
 from runs import run_in_process
-from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
 
-import rayfed_kd
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.algorithms.fedgkt import FedGKT
 from rayfed_kd.cluster.engine import host as host_module
@@ -47,38 +46,37 @@ def test_bf16_gives_the_same_bits_on_every_placement(method, hosts):
 
 
 def test_bf16_resumed_gives_the_bits_of_the_undisturbed_run(tmp_path):
-    def run(name, rounds):
-        folder = f"results.folder={tmp_path / name}"
-        return rayfed_kd.run(recipe_of("fedkf"), [BF16, folder, f"rounds={rounds}"], local=True)
-
-    run("cut", 1)
-    assert_same_run(rayfed_kd.resume(tmp_path / "cut", ["rounds=2"], local=True), run("whole", 2))
+    recipe = recipe_of("fedkf")
+    bf16 = {**recipe, "local": {**recipe["local"], "precision": "bf16"}}
+    assert_resumed_is_whole(bf16, tmp_path, 1, 2)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_evaluations_compute_in_fp32(method):
-    """Without epochs nothing is trained: what is left is the evaluation, of personal models, too."""
-    recipe = recipe_of(method)
-    rounded, exact = (run_in_process(recipe, "local.epochs=0", *more) for more in ([BF16], []))
-    assert_same_run(rounded, exact)
+    """At a rate that is 0 in float32 nothing is learnt; what is left is evaluation, of own models, too."""
+    recipe, idle = recipe_of(method), "local.optimizer.lr=1e-300"
+    rounded, exact = (run_in_process(recipe, idle, *more) for more in ([BF16], []))
+    for name in ("metrics", "scores"):
+        assert rounded.tables[name].equals(exact.tables[name])
 
 
 def test_first_layers_of_clients_are_evaluated_in_fp32(monkeypatch):
     lent = {"training": set(), "evaluation": set()}
 
-    def watched(name, where, place):
+    def watched(name, where, models):
         original = getattr(FedGKT, name)
 
         @wraps(original)
         def function(*arguments):
-            ctx = arguments[place]
-            lent[where].add(ctx.frozen_model(ctx.initial_vector()).autocast)
+            lent[where] |= {model.autocast for model in models(*arguments)}
             return original(*arguments)
 
         monkeypatch.setattr(FedGKT, name, function)
 
-    watched("completed", "evaluation", 3)
-    watched("train", "training", 3)
+    watched("composed", "evaluation", lambda method, parts, numbers: parts)
+    watched(
+        "train", "training", lambda *arguments: [arguments[3].frozen_model(arguments[3].initial_vector())]
+    )
     run_in_process(recipe_of("fedgkt"), BF16)
     assert lent == {"training": {torch.bfloat16}, "evaluation": {None}}
 

@@ -5,12 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 import ray
+from waiting import wait_until
 
 from rayfed_kd.cluster.ray_backend.lean_node import (
     AGENT,
@@ -33,13 +33,6 @@ with RaySession(load_recipe("quickstart"), None) as session:
     print("ready", flush=True)
     time.sleep(600)
 """
-
-
-def wait_until(true, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def alive(process):

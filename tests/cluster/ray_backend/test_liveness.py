@@ -1,6 +1,7 @@
 """A Ray that has lost its raylet or GCS, and processes that were killed for lack of memory, are named."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import psutil
 import pytest
 import ray
 from paths import ROOT
+from waiting import wait_until
 
 from rayfed_kd.cluster.ray_backend import liveness
 from rayfed_kd.cluster.ray_backend.dispatch.host_calls import cause_of_loss
@@ -100,22 +102,24 @@ def test_host_that_the_kernel_ended_for_memory_is_said_so(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server", "all"])
 def test_command_ends_soon_after_its_ray_with_a_line_and_the_way_on(victim, tmp_path):
-    """Ray itself would end it after 15 s and 60 s, without a word."""
+    """Ray itself would end it after 15 s and 60 s, without a word. SIGTERM to all is what `timeout` sends."""
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "rayfed_kd", "run", "configs/quickstart.yaml", "rounds=100000"]
     command += ["data.fraction=0.2", "local.epochs=1", "checkpoint.every=2", f"results.folder={folder}"]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as run:
-        deadline = time.monotonic() + 240
-        while not list(folder.glob("checkpoints/*.json")):
-            assert run.poll() is None and time.monotonic() < deadline
-            time.sleep(0.2)
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        wait_until(lambda: list(folder.glob("checkpoints/*.json")), 240, run)
         below = psutil.Process(run.pid).children(recursive=True)
-        next(process for process in below if process.name() == victim).send_signal(signal.SIGKILL)
+        if victim == "all":
+            os.killpg(run.pid, signal.SIGTERM)
+        else:
+            next(process for process in below if process.name() == victim).send_signal(signal.SIGKILL)
         _, said = run.communicate(timeout=14)
     assert run.returncode == 1
-    name = {"raylet": "Ray's raylet", "gcs_server": "Ray's GCS"}[victim]
+    name = {"raylet": "Ray's raylet", "gcs_server": "Ray's GCS", "all": "Ray's "}[victim]
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: {name}")
     assert f"rayfed-kd resume {folder}" in said

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from ray.exceptions import AuthenticationError
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cluster.ray_backend import machines
 from rayfed_kd.cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
@@ -22,12 +23,6 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.setting.code_identity import differences, identity
 
-RECIPE = {
-    "method": {"name": "fedavg"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "model": {"name": "mlp"},
-    "partition": {"name": "iid", "clients": 5},
-}
 ENTRY = Path("/cache/digits-1")
 
 
@@ -38,7 +33,7 @@ def seen(machine="m", data=True, cached=False, **facts):
 
 @pytest.fixture
 def blueprint():
-    return prepare(RECIPE).blueprint
+    return prepare(THREE_CLIENTS).blueprint
 
 
 def test_this_machine_sees_the_data_and_the_run(blueprint, tmp_path):
@@ -138,7 +133,7 @@ def refusing(monkeypatch):
 def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
     """As `ray.init` says it for another Ray or Python version, or a token that is missing."""
     refusing(fault)
-    recipe = load_recipe(RECIPE)
+    recipe = load_recipe(THREE_CLIENTS)
     with RaySession(recipe, "far:6379") as session, pytest.raises(RecipeError, match="--address far:6379: "):
         session.ready()
 
@@ -151,7 +146,7 @@ def test_refused_driver_is_told_of_tokens(mode, hint, refusing, monkeypatch):
     """Ray's own message for a token that is missing or another's is that it cannot connect."""
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     refusing(ConnectionError("Failed to connect to Ray cluster"))
-    with RaySession(load_recipe(RECIPE), "far:6379") as session, pytest.raises(RecipeError) as caught:
+    with RaySession(load_recipe(THREE_CLIENTS), "far:6379") as session, pytest.raises(RecipeError) as caught:
         session.ready()
     assert all(text in str(caught.value) for text in (hint, "RAY_AUTH_TOKEN_PATH"))
 
@@ -160,7 +155,7 @@ def test_refused_driver_is_told_of_tokens(mode, hint, refusing, monkeypatch):
 def test_address_that_is_given_wins_over_the_environments(given, asked, refusing, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "far:6379")
     refusing(ConnectionError("no"))
-    recipe = load_recipe(RECIPE)
+    recipe = load_recipe(THREE_CLIENTS)
     with RaySession(recipe, given) as session, pytest.raises(RecipeError, match=f"--address {asked}: no"):
         session.ready()
 
@@ -170,7 +165,7 @@ def connected(monkeypatch):
     """This process is connected to a Ray already, as a notebook's may be."""
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:6379"))
-    return load_recipe(RECIPE)
+    return load_recipe(THREE_CLIENTS)
 
 
 @pytest.mark.parametrize("address", ["far:6379", "127.0.0.1:6380", "ray://127.0.0.1:6379"])

@@ -9,8 +9,7 @@ import pytest
 from rayfed_kd.cluster.engine.calls import EvaluationCall, Held, StepCall
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
 from rayfed_kd.cluster.ray_backend.dispatch.job_queue import JobQueue
-from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
-from rayfed_kd.cluster.ray_backend.dispatch.pace import Pace
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, Pace
 from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.recipe.sections.placement import ResourceRecipe

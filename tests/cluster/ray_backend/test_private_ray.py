@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ray_processes import CLIENTS
+from waiting import wait_until
 
 from rayfed_kd.cluster.ray_backend.private_ray import (
     BELOW,
@@ -133,11 +134,7 @@ class Run:
             self.process = subprocess.Popen(
                 network.inside(*command), cwd=ROOT, env=self.environment, stdout=output, stderr=output
             )
-        deadline = time.monotonic() + 240
-        while not list(self.folder.glob("tables/rounds/*")):
-            assert self.process.poll() is None, self.output.read_text()
-            assert time.monotonic() < deadline, "no round"
-            time.sleep(0.5)
+        wait_until(lambda: list(self.folder.glob("tables/rounds/*")), 240, self.process)
         own = psutil.Process(self.process.pid)
         self.processes = [own, *own.children(recursive=True)]
         numbers = [str(process.pid) for process in self.processes]

@@ -15,9 +15,10 @@ from ray.cluster_utils import Cluster
 from ray.experimental import get_object_locations
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+from waiting import wait_until
 
 import rayfed_kd
-from rayfed_kd.cli.doctor import report_lines
+from rayfed_kd.cli.doctor import report
 from rayfed_kd.cluster.ray_backend.handles import Ahead
 from rayfed_kd.errors import RecipeError, RunError
 
@@ -132,16 +133,10 @@ def test_an_object_on_another_machine_is_fetched_ahead(machines):
     def places():
         return get_object_locations([ref])[ref]["node_ids"]
 
-    def wait_for(holds):
-        """The object's owner hears of its places a moment after they changed."""
-        until = time.monotonic() + 30
-        while not holds(places()):
-            assert time.monotonic() < until, places()
-            time.sleep(0.1)
-
-    wait_for(lambda nodes: nodes == [far])
+    # The object's owner hears of its places a moment after they changed.
+    wait_until(lambda: places() == [far])
     Ahead().fetch(ref, "another", 1_600_000)
-    wait_for(lambda nodes: own in nodes)
+    wait_until(lambda: own in places())
 
 
 def test_trials_of_a_search_have_their_data_on_every_machine(machines, tmp_path):
@@ -224,7 +219,7 @@ def test_machine_with_another_version_is_refused(machines, tmp_path):
 
 
 def test_doctor_shows_every_machine_and_what_passes_between_them(machines, monkeypatch):
-    lines = "\n".join(report_lines(machines.address))
+    lines = "\n".join(map("  ".join, report(machines.address)))
     assert lines.count("2 CPU, 1 GPU") == 3
     assert lines.count("code: as here") == 3
     assert lines.count("64 MiB into its object store") == 3
@@ -236,11 +231,7 @@ def test_rounds_and_bytes_are_served_to_prometheus(machines, tmp_path):
     result = run(tmp_path / "metered", "rounds=2")
     sent = {way: sum(result.tables["rounds"][f"bytes_{way}"].to_pylist()) for way in ("up", "down")}
     expected = {"rounds": 2.0, "bytes up": float(sent["up"]), "bytes down": float(sent["down"])}
-    deadline, found = time.monotonic() + 60, {}
-    while time.monotonic() < deadline and found != expected:
-        time.sleep(1)
-        found = metered(served())
-    assert found == expected
+    wait_until(lambda: metered(served()) == expected)
 
 
 def metered(lines):
@@ -325,5 +316,4 @@ def test_lost_machine_without_second_copies_ends_equal_or_says_how_to_go_on(mach
 
 def wait_until_gone():
     """Until Ray knows that the machine is lost: the next test must not find it."""
-    while sum(node["Alive"] for node in ray.nodes()) > len(SITES):
-        time.sleep(0.5)
+    wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) <= len(SITES))

@@ -4,17 +4,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 import ray
 from paths import ROOT
 from small_recipes import FOUR_CLIENTS, small_recipe
+from waiting import wait_until
 
 import rayfed_kd
 from rayfed_kd.cluster.ray_backend.placement import plan_hosts
 from rayfed_kd.cluster.ray_backend.resources import Node
-from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 
 FEW = {**FOUR_CLIENTS, "sampling": {"fraction": 0.5}, "evaluation": {"samples": False}}
@@ -80,21 +79,6 @@ def test_names_say_whether_an_actor_has_one_client():
     assert plan([Node(4, 0, 24 * GIB)]).name(2) == "clients-2"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "key"),
-    [
-        ("train_in_server=false", "train_in_server"),
-        ("gpu_share=measured", "gpu_share"),
-        ("overrides=[]", "overrides"),
-        ("max_inflight=8", "max_inflight"),
-    ],
-)
-def test_recipe_with_a_key_that_is_gone_is_refused_in_one_line(wrong, key):
-    with pytest.raises(RecipeError, match=f"placement.{key} is no key of placement") as caught:
-        load_recipe({"method": {"name": "fedavg"}}, [f"placement.{wrong}"])
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("plain", ["", "1"])
 def test_ray_shows_a_server_and_client_actors_and_no_array_passes_through_the_command(plain, tmp_path):
@@ -139,7 +123,4 @@ def test_listener_that_raises_ends_the_run_with_its_rounds_recorded(shared_ray, 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["rounds"] >= 3
     assert heard == [1, 2, 3]
-    deadline = time.monotonic() + 60
-    while ray.util.list_named_actors(all_namespaces=True):  # they end in a moment
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: not ray.util.list_named_actors(all_namespaces=True))

@@ -8,7 +8,7 @@ from threading import Timer
 import numpy as np
 import pytest
 from runs import run_in_process
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import SIX_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.cluster.engine.calls import Held, StepCall, StepFacts, StepResult
@@ -22,14 +22,13 @@ from rayfed_kd.timing.clock import NoClock
 from rayfed_kd.timing.clocks import DeviceClock
 
 RECIPE = {
+    **SIX_CLIENTS,
     "method": {"name": "fedavg"},
     "model": {"name": "lenet5"},
     "data": {"name": "digits", "fraction": 0.3},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
     "local": {"epochs": 1, "batch_size": 32},
     "rounds": 6,
     "sampling": {"fraction": 0.5},
-    "evaluation": {"samples": False},
     "clock": {"name": "lognormal"},
 }
 TWO_HOSTS = "placement.clients_per_actor=3"
@@ -56,10 +55,6 @@ def recipe_of(method="fedavg", options=None, **changes):
 
 def run(*overrides, **changes):
     return run_in_process(recipe_of(**changes), *overrides)
-
-
-def run_in_folder(folder, *overrides, **changes):
-    return rayfed_kd.run(recipe_of(**changes), [f"results.folder={folder}", *overrides], local=True)
 
 
 class Work:
@@ -219,7 +214,7 @@ def test_real_seconds_go_on_from_those_of_a_checkpoint():
 def test_a_clock_changes_no_bit_of_synchronous_rounds(clock, tmp_path):
     plain = run(clock={"name": "none"})
     timed = run(clock={"name": clock})
-    assert np.array_equal(plain.models["aca"], timed.models["aca"])
+    assert np.array_equal(plain.models["global"], timed.models["global"])
     assert (timed.tables["rounds"]["sim_s"].null_count == 0) == (clock != "none")
 
 
@@ -236,7 +231,7 @@ def test_full_buffer_of_equal_devices_is_a_synchronous_run(method, tmp_path):
 
 def test_schedules_differ_from_each_other(tmp_path):
     found = [run(schedule=schedule) for schedule in SCHEDULES.values()]
-    assert len({result.models["aca"].tobytes() for result in found}) == len(SCHEDULES)
+    assert len({result.models["global"].tobytes() for result in found}) == len(SCHEDULES)
     waits = {
         name: r.tables["rounds"]["sim_s"].to_pylist()[-1] for name, r in zip(SCHEDULES, found, strict=True)
     }
@@ -247,25 +242,13 @@ def test_schedules_differ_from_each_other(tmp_path):
 
 @pytest.mark.parametrize(("schedule", "method"), RESUMED)
 def test_stopped_and_resumed_is_uninterrupted_with_replies_in_flight(schedule, method, tmp_path):
-    changes = {"schedule": SCHEDULES[schedule], "method": method}
-    whole = run_in_folder(tmp_path / "whole", "rounds=5", **changes)
-    run_in_folder(tmp_path / "cut", "rounds=3", **changes)
-    again = rayfed_kd.resume(tmp_path / "cut", ["rounds=5"], local=True)
-    assert_same_run(whole, again)
+    assert_resumed_is_whole(recipe_of(method, schedule=SCHEDULES[schedule]), tmp_path, 3, 5)
 
 
 @pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
 def test_ray_gives_the_bits_of_the_local_engine(schedule, hosts):
     recipe = recipe_of("fedkf", schedule=SCHEDULES[schedule])
     assert_same_run(run_in_process(recipe), hosts.run(recipe, TWO_HOSTS))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["quorum", "fedbuff", "fedasync"])
-def test_a_whole_run_on_ray_gives_the_bits_of_the_local_engine(schedule, shared_ray, tmp_path):
-    changes = {"schedule": SCHEDULES[schedule], "method": "fedkf"}
-    placed = [f"results.folder={tmp_path / 'ray'}", TWO_HOSTS]
-    assert_same_run(run_in_folder(tmp_path / "local", **changes), rayfed_kd.run(recipe_of(**changes), placed))
 
 
 def test_every_table_has_simulated_seconds(tmp_path):
@@ -286,7 +269,8 @@ def test_simulated_seconds_of_a_round_are_its_slowest_clients(tmp_path):
         "up_mbit_s": 1e15,
         "down_mbit_s": 1e15,
     }
-    found = run_in_folder(tmp_path / "a", "rounds=2", "sampling.fraction=1.0", clock=clock)
+    words = [f"results.folder={tmp_path / 'a'}", "rounds=2", "sampling.fraction=1.0"]
+    found = rayfed_kd.run(recipe_of(clock=clock), words, local=True)
     sizes = prepare(tmp_path / "a" / "config.yaml").setting.partition.sizes
     largest = max(sizes.tolist())
     assert found.tables["rounds"]["sim_s"].to_pylist() == pytest.approx([0.5 * largest, largest])
@@ -334,31 +318,3 @@ def test_real_clock_takes_replies_as_they_come(hosts):
 def test_durable_replies_change_nothing(hosts):
     local = run_in_process(recipe_of("fedkf"), "rounds=3")
     assert_same_run(local, hosts.run(recipe_of("fedkf"), "rounds=3", "faults.durable=true", TWO_HOSTS))
-
-
-SHAPES = """
-import torch
-from rayfed_kd.algorithms.fedavg import FedAvg
-from rayfed_kd.protocol import Reply
-
-class Short(FedAvg):
-    def client_update(self, client, message, ctx):
-        state, reply = super().client_update(client, message, ctx)
-        if ctx.client == 1 and ctx.round == 2:
-            return state, Reply(student=reply["student"][:-1], samples=ctx.num_samples)
-        return state, reply
-"""
-
-
-def test_reply_of_a_wrong_size_is_refused_or_dropped(tmp_path, monkeypatch):
-    (tmp_path / "own_shapes.py").write_text(SHAPES)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    method = "own_shapes:Short"
-    everybody = ["sampling.fraction=1.0", "rounds=3"]
-    with pytest.raises(
-        RunError,
-        match=r"round 2, client 1, client_update: reply part student has 21385 elements; expected 21386",
-    ):
-        run(*everybody, method=method)
-    found = run(*everybody, "faults.bad_replies=drop", method=method)
-    assert found.tables["rounds"]["dropped"].to_pylist() == [0, 1, 0]

@@ -5,25 +5,17 @@ import re
 import pytest
 import yaml
 from runs import run_in_process
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import SIX_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.cluster.engine.calls import Held, StepCall
 from rayfed_kd.cluster.ray_backend.handles import RowHandle, Rows
-from rayfed_kd.cluster.server.grouping import jobs
+from rayfed_kd.cluster.server.run_state import jobs
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
 
-RECIPE = {
-    "model": {"name": "mlp", "hidden": 16},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
-    "local": {"epochs": 2, "batch_size": 16, "vectorise": 3},
-    "rounds": 3,
-    "sampling": {"count": 5},
-    "evaluation": {"samples": False},
-}
+RECIPE = {**SIX_CLIENTS, "local": {"epochs": 2, "batch_size": 16, "vectorise": 3}}
 
 
 OWN = """
@@ -58,12 +50,9 @@ def dropout(shape, classes):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(own_module):
     """The module in which somebody has methods and models of their own."""
-    monkeypatch.chdir(tmp_path)  # actors find a user's modules in the folder of the command
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_of_grouping.py").write_text(OWN)
-    return "own_of_grouping"
+    return own_module("own_of_grouping", OWN)
 
 
 def recipe(method="fedavg", **local):
@@ -93,29 +82,14 @@ def test_groups_are_even_in_client_order_and_of_one_architecture():
 # Stateless, with slots, with states, several exchanges.
 @pytest.mark.parametrize("method", ["fedavg", "fedavg with slots", "pfedsd", "fedmd"])
 def test_any_placement_gives_the_local_engines_bits(method, hosts):
-    asked = with_slots_or_not(method)
+    name, _, slots = method.partition(" ")
+    asked = small_recipe(RECIPE, name, **({"track_oca": True} if slots else {}))
     expected = run_in_process(asked)
     for share in (6, 2, 1):
         assert_same_run(hosts.run(asked, f"placement.clients_per_actor={share}"), expected)
     alone = run_in_process(asked, "local.vectorise=off")
     rows = zip(alone.tables["rounds"]["losses"], expected.tables["rounds"]["losses"], strict=True)
     assert all(dict(a.as_py()) == pytest.approx(dict(b.as_py()), abs=1e-4) for a, b in rows)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "fedavg with slots", "pfedsd", "fedmd"])
-def test_a_whole_run_on_ray_gives_the_local_engines_bits(method, shared_ray, tmp_path):
-    asked = with_slots_or_not(method)
-    expected = rayfed_kd.run(asked, [f"results.folder={tmp_path}/local"], local=True)
-    for share in (2, 1):
-        shares = "placement={client: {num_cpus: 0.25}, server: {num_cpus: 0.25}}"
-        placed = [shares, f"placement.clients_per_actor={share}", f"results.folder={tmp_path}/{share}"]
-        assert_same_run(rayfed_kd.run(asked, placed), expected)
-
-
-def with_slots_or_not(method):
-    name, _, slots = method.partition(" ")
-    return small_recipe(RECIPE, name, **({"track_oca": True} if slots else {}))
 
 
 def test_what_slots_and_states_keep_holds_no_other_clients_arrays(shared_ray):
@@ -163,7 +137,6 @@ def test_tiny_clients_form_groups_of_25_unless_the_recipe_says_otherwise():
         # 16 rows through 64 x 1,024 and 1,024 x 10 weights: 1.2 million products, 2^20 are 1.05 million.
         {"model": {"name": "mlp", "hidden": 1024}},
         {"local": {"epochs": 33, "batch_size": 1000}},  # 33 steps
-        {"local": {"epochs": 0, "batch_size": 16}},
         {"partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6}},
         {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": {"name": "lognormal"}},
         {"method": {"name": "own_of_grouping:Derived"}},
@@ -225,15 +198,10 @@ def test_a_number_is_told_and_off_where_method_or_model_has_no_groups(changed, r
 
 @pytest.mark.parametrize(("model", "decided"), [("mlp", 25), ("own_of_grouping:dropout", "off")])
 def test_a_run_writes_the_decision_down_and_is_resumed_by_it(model, decided, own, tmp_path):
-    asked = {**TINY, "model": {"name": model}, "rounds": 4, "checkpoint": {"every": 1}}
-    whole = rayfed_kd.run(asked, [f"results.folder={tmp_path}/whole"], local=True)
-    half = tmp_path / "half"
-    rayfed_kd.run({**asked, "rounds": 2}, [f"results.folder={half}"], local=True)
-    config = yaml.safe_load((half / "config.yaml").read_text())
-    assert config["local"]["vectorise"] == decided
-    resumed = rayfed_kd.resume(half, ["rounds=4"], local=True)
-    assert_same_run(resumed, whole)
-    assert yaml.safe_load((half / "config.yaml").read_text())["local"]["vectorise"] == decided
+    asked = {**TINY, "model": {"name": model}, "checkpoint": {"every": 1}}
+    for result in assert_resumed_is_whole(asked, tmp_path, 2, 4):
+        config = yaml.safe_load((result.folder / "config.yaml").read_text())
+        assert config["local"]["vectorise"] == decided
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rayfed_kd.cluster.server.ledger import Ledger
+from rayfed_kd.cluster.server.traffic import Ledger
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Simulated
 from rayfed_kd.protocol.wire import PartSize

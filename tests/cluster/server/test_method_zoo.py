@@ -6,6 +6,7 @@ import method_zoo
 import pytest
 import yaml
 from runs import run_setting
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
@@ -14,12 +15,10 @@ from rayfed_kd.experiment.preparation import prepare
 
 CLIENTS = 3
 TINY = {
+    **THREE_CLIENTS,
     "model": {"name": "mlp", "hidden": 4},
-    "data": {"name": "digits", "fraction": 0.1},
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": CLIENTS},
     "local": {"epochs": 1, "batch_size": 32, "vectorise": "off"},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
 }
 WORKS = ""
 TABLE = yaml.safe_load(Path(method_zoo.__file__).with_suffix(".yaml").read_text(encoding="utf8"))

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from small_recipes import small_recipe
+from small_recipes import FOUR_CLIENTS, small_recipe
 
 import rayfed_kd.cluster.server.simulation
 from rayfed_kd.cluster.engine.host import Host
@@ -17,10 +17,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
 RECIPE = {
-    "model": {"name": "mlp", "hidden": 8},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
-    "local": {"epochs": 1, "batch_size": 32},
+    **FOUR_CLIENTS,
     "rounds": 4,
     "sampling": {"count": 2},
     "evaluation": {"samples": False},
@@ -93,9 +90,22 @@ class Saved:
 
 
 def run(engine, method="pfedsd", checkpointer=None):
-    model = {"model": {"name": "lenet5"}} if method == "fedgkt" else {}
-    setting = prepare(small_recipe({**RECIPE, **model}, method)).setting
+    setting = prepare(small_recipe(RECIPE, method)).setting
     return Simulation(setting, engine(Host(setting)), Kept(), checkpointer=checkpointer)
+
+
+def run_until(round_index, simulation):
+    """Run, and be stopped when this round's first step is asked for."""
+    submit = simulation.engine.submit
+
+    def stop(calls, summed=()):
+        if calls[0].facts.round == round_index:
+            raise StoppedError("now")
+        return submit(calls, summed)
+
+    simulation.engine.submit = stop
+    with pytest.raises(StoppedError):
+        simulation.run()
 
 
 def timeless(records):
@@ -125,18 +135,7 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     # Round 2's evaluations never end; the run is stopped in round 3.
     per_round = 1 + 4  # the shared model, and four clients' own
     stopped = run(lambda host: Late(host, never_from=per_round + 1), checkpointer=Saved())
-    stopped_in = []
-
-    def submit(calls, summed=(), before=stopped.engine.submit):
-        if calls[0].facts.round == 3:
-            stopped_in.append(calls[0].facts.client)
-            raise StoppedError("now")
-        return before(calls, summed)
-
-    stopped.engine.submit = submit
-    with pytest.raises(StoppedError):
-        stopped.run()
-    assert stopped_in
+    run_until(3, stopped)
     assert [record.round for record in stopped.recorder.records] == [1]
     ((round_index, participations),) = stopped.checkpointer.snapshots
     assert round_index == 1
@@ -149,15 +148,7 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
 @pytest.mark.parametrize("stopped_in", [1, 3])
 def test_stop_saves_the_round_before_and_nothing_before_the_first(stopped_in):
     one = run(LocalEngine, checkpointer=Saved())
-
-    def submit(calls, summed=(), before=one.engine.submit):
-        if calls[0].facts.round == stopped_in:
-            raise StoppedError("now")
-        return before(calls, summed)
-
-    one.engine.submit = submit
-    with pytest.raises(StoppedError):
-        one.run()
+    run_until(stopped_in, one)
     assert [round_index for round_index, _ in one.checkpointer.snapshots] == [2][: stopped_in - 1]
 
 

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from runs import Rounds, run_in_process
+from runs import run_in_process, simulation_of
 from safetensors.torch import load_file
+from small_recipes import MADE_UP, assert_resumed_is_whole
 
 import rayfed_kd
-from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.evaluating.evaluation import Evaluator
-from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.protocol.state_unpacking import unpack
@@ -52,39 +50,28 @@ class Own(OneExchange):
         return client
 
 
-class Broken(Own):
-    def personal(self, client, ctx):
-        return client[1:]
-
-
 class Missing(Own):
     personal = OneExchange.personal
 '''
 RECIPE = {
+    **MADE_UP,
     "method": {"name": "own_models:Own"},
-    "model": {"name": "mlp", "hidden": 8},
-    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
     "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1}},
     "rounds": 4,
     "sampling": {"count": 2},
-    "evaluation": {"samples": False},
 }
 DECIDED = ["metrics", "clients", "messages"]
 
 
 @pytest.fixture(autouse=True)
-def own_models(tmp_path, monkeypatch):
-    torch.set_num_threads(1)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_models.py").write_text(OWN)
+def own_models(own_module):
+    own_module("own_models", OWN)
 
 
 def simulated(*overrides, before=lambda simulation: None):
     """A run in this process: its simulation, and the tables of each round."""
-    setting = rayfed_kd.prepare(RECIPE, overrides).setting
-    host = Host(setting, keep_states=2)
-    simulation = Simulation(setting, LocalEngine(host), Rounds())
+    simulation = simulation_of(RECIPE, *overrides)
     before(simulation)
     simulation.run()
     return simulation, [record.tables for record in simulation.recorder]
@@ -201,10 +188,7 @@ def test_any_placement_gives_the_local_engines_rows(hosts):
 
 
 def test_resumed_run_evaluates_the_same(tmp_path):
-    whole = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'a'}"], local=True)
-    rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'b'}", "rounds=2"], local=True)
-    resumed = rayfed_kd.resume(tmp_path / "b", ["rounds=4"], local=True)
-    assert all(resumed.tables[name].equals(whole.tables[name]) for name in DECIDED)
+    assert_resumed_is_whole(RECIPE, tmp_path, 2, 4)
 
 
 def test_a_clients_model_is_exported_by_its_number(tmp_path):
@@ -226,16 +210,6 @@ def test_a_clients_model_is_exported_by_its_number(tmp_path):
     assert len(load_file(rayfed_kd.export(folder, "server", tmp_path / "m")[0])) == 4
 
 
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        (
-            "Broken",
-            r"evaluation of client 0's own model: personal gave a model as torch.float32 \[546\]; expected",
-        ),
-        ("Missing", r"Missing must define personal\(\)"),
-    ],
-)
-def test_bug_in_personal_is_told_with_the_client(method, message):
-    with pytest.raises(RunError, match=message):
-        simulated(f"method.name=own_models:{method}")
+def test_method_with_models_of_its_clients_must_define_personal():
+    with pytest.raises(RunError, match=r"Missing must define personal\(\)"):
+        simulated("method.name=own_models:Missing")

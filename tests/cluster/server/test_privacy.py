@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from runs import Outcome, run_in_process
-from small_recipes import FOUR_CLIENTS, THREE_CLIENTS, assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, THREE_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.cluster.engine.host import Host
@@ -36,8 +36,8 @@ def test_without_clip_and_noise_a_whole_cohort_gives_uniform_fedavg_to_the_bit(n
     off = run_in_process({**recipe, "privacy": {"noise_multiplier": 0.0, "noise": noise}})
     uniform = run_in_process({**recipe, "method": {"name": "fedavg", "weighting": "uniform"}})
     by_samples = run_in_process(recipe)
-    assert np.array_equal(off.models["aca"], uniform.models["aca"])
-    assert not np.array_equal(off.models["aca"], by_samples.models["aca"])
+    assert np.array_equal(off.models["global"], uniform.models["global"])
+    assert not np.array_equal(off.models["global"], by_samples.models["global"])
     assert off.rows["privacy"][-1]["epsilon"] == np.inf
 
 
@@ -49,7 +49,7 @@ def test_without_clip_and_noise_fedmd_is_fedmd_to_the_bit():
 
 def test_clip_and_noise_each_change_the_model():
     models = [
-        run_in_process(private(privacy={"noise_multiplier": z, "clip": clip}, rounds=1)).models["aca"]
+        run_in_process(private(privacy={"noise_multiplier": z, "clip": clip}, rounds=1)).models["global"]
         for z, clip in ((0.0, 10.0), (0.0, 0.01), (0.01, 10.0))
     ]
     assert not np.array_equal(models[0], models[1])
@@ -77,14 +77,7 @@ def test_ray_gives_the_local_engines_bits(variant, hosts):
 
 def test_a_resumed_run_is_the_whole_one_with_its_epsilon(tmp_path):
     recipe = private(privacy={**ADAPTIVE, "noise": "client"})
-
-    def folder(name):
-        return [f"results.folder={tmp_path / name}"]
-
-    whole = rayfed_kd.run(recipe, [*folder("whole"), "rounds=4"], local=True)
-    rayfed_kd.run(recipe, [*folder("cut"), "rounds=2"], local=True)
-    resumed = rayfed_kd.resume(tmp_path / "cut", ["rounds=4"], local=True)
-    assert_same_run(resumed, whole)
+    resumed, whole = assert_resumed_is_whole(recipe, tmp_path, 2, 4)
     assert resumed.tables["privacy"].to_pylist() == whole.tables["privacy"].to_pylist()
     assert whole.tables["privacy"]["releases"].to_pylist() == [1, 2, 3, 4]
     clips = whole.tables["privacy"]["clip"].to_pylist()
@@ -149,17 +142,6 @@ def test_a_table_row_says_of_what_epsilon_is():
     }
 
 
-PEEKING = """
-from rayfed_kd.algorithms.fedavg import FedAvg
-
-
-class Peeking(FedAvg):
-    def absorb(self, server, replies, ctx):
-        replies[0]["student"]
-        return super().absorb(server, replies, ctx)
-"""
-
-
 ASKING = """
 from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.protocol import Message
@@ -185,28 +167,11 @@ class Alone(FedMD):
     ("code", "name", "message"),
     [(ASKING, "Asking", "expected that part as Answers"), (ALONE, "Alone", "a reply's 'logits' by itself")],
 )
-def test_what_a_method_does_not_declare_is_stopped(code, name, message, tmp_path, monkeypatch):
-    (tmp_path / f"own_{name}.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
+def test_what_a_method_does_not_declare_is_stopped(code, name, message, own_module):
+    own_module(f"own_{name}", code)
     recipe = {**RECIPE, **PUBLIC, "method": {"name": f"own_{name}:{name}"}, "privacy": NOISED}
     with pytest.raises(RunError, match=message):
         run_in_process(recipe)
-
-
-def test_a_method_that_reads_single_replies_all_the_same_is_stopped(tmp_path, monkeypatch):
-    (tmp_path / "own_peeking.py").write_text(PEEKING)
-    monkeypatch.chdir(tmp_path)
-    recipe = {**RECIPE, "method": {"name": "own_peeking:Peeking"}, "privacy": NOISED}
-    with pytest.raises(RunError, match=r"reads a reply's 'student' by itself"):
-        run_in_process(recipe)
-
-
-def test_the_server_is_told_no_number_of_samples():
-    recipe = private(privacy={"noise_multiplier": 0.0}, sampling={"fraction": 1.0})
-    recipe["partition"] = {"name": "dirichlet", "clients": 4, "alpha": 0.1}
-    off = run_in_process(recipe)
-    uniform = run_in_process({k: v for k, v in recipe.items() if k != "privacy"}, "method.weighting=uniform")
-    assert np.array_equal(off.models["aca"], uniform.models["aca"])
 
 
 def test_a_clip_that_moves_is_counted_with_the_numbers_of_messages():
@@ -286,9 +251,8 @@ TWO_RELEASES = {**RECIPE, "model": {"name": "mlp", "hidden": 64}, "sampling": {"
 
 
 @pytest.fixture
-def twice(tmp_path, monkeypatch):
-    (tmp_path / "own_twice.py").write_text(TWICE)
-    monkeypatch.chdir(tmp_path)
+def twice(own_module):
+    own_module("own_twice", TWICE)
     return {**TWO_RELEASES, "method": {"name": "own_twice:Twice"}}
 
 
@@ -308,13 +272,8 @@ def test_two_releases_of_a_part_in_a_round_have_noises_of_their_own(noise, twice
 
 def test_a_method_with_two_releases_has_the_same_bits_on_hosts_and_resumed(twice, hosts, tmp_path):
     recipe = {**twice, "privacy": {"clip": 1.0, "noise_multiplier": 0.5}, "rounds": 3}
-    expected = run_in_process(recipe)
-    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2"), expected)
-    folder = tmp_path / "run"
-    rayfed_kd.run(recipe, [f"results.folder={folder}", "rounds=2", "checkpoint.every=1"], local=True)
-    resumed = rayfed_kd.resume(folder, ["rounds=3"], local=True)
-    for name, vector in expected.models.items():
-        assert np.array_equal(resumed.models[name], vector)
+    assert_same_run(hosts.run(recipe, "placement.clients_per_actor=2"), run_in_process(recipe))
+    assert_resumed_is_whole({**recipe, "checkpoint": {"every": 1}}, tmp_path, 2, 3)
 
 
 @pytest.mark.parametrize(

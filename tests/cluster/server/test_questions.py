@@ -12,14 +12,14 @@ import torch
 
 from rayfed_kd.cluster.engine.calls import Held, StepFacts, StepResult
 from rayfed_kd.cluster.server.client_records import ClientRecord, Records
-from rayfed_kd.cluster.server.cohort import EngineCohort, one_by_one
+from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.event_queue import EventQueue
-from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.run_state import RunState, one_by_one
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
-from rayfed_kd.features.codecs.cast import Cast
 from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import CodedWire
+from rayfed_kd.features.codecs.plain import Cast
 from rayfed_kd.features.codecs.quantisers import Uniform
 from rayfed_kd.protocol import Answers, Message, Method
 from rayfed_kd.protocol.declaration import kinds
@@ -93,6 +93,14 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None):
     return cohort, found
 
 
+def answered(answers=None, **options):
+    """A cohort and its questions, whose two clients have answered."""
+    cohort, questions = asked(engine := Engine(answers), **options)
+    for client in ANSWERS:
+        engine.reply(client)
+    return cohort, questions
+
+
 def wire(method, codec):
     if codec is None:
         return Wire()
@@ -106,17 +114,13 @@ def rows(cohort):
 
 
 def test_nothing_is_counted_before_a_question():
-    cohort, _ = asked(engine := Engine())
-    engine.reply(1)
-    engine.reply(4)
+    cohort, _ = answered()
     assert rows(cohort) == {}
 
 
 def test_only_rows_asked_for_and_their_ids_are_counted():
     """Three rows of two floats and three ids, then one more of each."""
-    cohort, questions = asked(engine := Engine())
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered()
     found = questions.ask(torch.tensor([5, 0, 2]))
     assert found.tolist() == [[[110, 111], [100, 101], [104, 105]], [[410, 411], [400, 401], [404, 405]]]
     counted = {
@@ -129,9 +133,7 @@ def test_only_rows_asked_for_and_their_ids_are_counted():
 
 
 def test_ids_that_clients_know_do_not_travel():
-    cohort, questions = asked(engine := Engine(), question=None)
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered(question=None)
     questions.ask(torch.arange(6))
     assert rows(cohort) == {(1, "up", "logits"): 48, (4, "up", "logits"): 48}
 
@@ -162,9 +164,7 @@ def test_clients_stay_as_they_are():
 
 
 def test_a_host_is_told_as_busy_once():
-    cohort, questions = asked(engine := Engine())
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered()
     questions.ask(torch.tensor([0]))
     questions.ask(torch.tensor([1]))
     assert [client for client, _ in cohort.traffic.facts] == [1, 4]
@@ -178,9 +178,7 @@ def test_message_is_counted_as_any_other():
 def test_rows_are_encoded_by_question_and_counted_with_their_scales():
     """Two bits for six numbers, two bounds a row of 4 bytes each, and the shape; ends of a row are exact."""
     codec = Uniform(bits=2, by="channel")
-    cohort, questions = asked(engine := Engine(), codec=codec)
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered(codec=codec)
     found = questions.ask(torch.tensor([5, 0, 2]))
     assert found.tolist() == [[[110, 111], [100, 101], [104, 105]], [[410, 411], [400, 401], [404, 405]]]
     assert rows(cohort)[1, "up", "logits"] == 2 + 3 * 8 + 8
@@ -188,9 +186,7 @@ def test_rows_are_encoded_by_question_and_counted_with_their_scales():
 
 def test_each_question_is_rounded_anew():
     answers = {k: np.array([[0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1.0]] * 6, np.float32) for k in (1, 4)}
-    _, questions = asked(engine := Engine(answers), codec=Uniform(bits=1, by="channel"))
-    engine.reply(1)
-    engine.reply(4)
+    _, questions = answered(answers, codec=Uniform(bits=1, by="channel"))
     first, second = (questions.ask(torch.arange(6)) for _ in range(2))
     assert not torch.equal(first, second)
     assert not torch.equal(first[0], first[1])
@@ -199,9 +195,7 @@ def test_each_question_is_rounded_anew():
 @pytest.mark.parametrize("drop", [False, True])
 def test_answer_that_its_codec_cannot_encode_is_a_bad_one(drop):
     answers = {1: ANSWERS[1], 4: np.full((6, 2), 1e6, dtype=np.float32)}
-    cohort, questions = asked(engine := Engine(answers), drop=drop, codec=Cast(to="fp16"))
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered(answers, drop=drop, codec=Cast(to="fp16"))
     if drop:
         assert len(questions.ask(torch.tensor([0]))) == 1
         assert cohort.traffic.dropped == 1
@@ -215,9 +209,7 @@ def broken():
 
 
 def test_answer_that_is_not_finite_names_round_client_and_step():
-    _, questions = asked(engine := Engine(broken()))
-    engine.reply(1)
-    engine.reply(4)
+    _, questions = answered(broken())
     with pytest.raises(
         RunError, match=r"round 2, client 4, predict: answer logits has NaN or infinite values"
     ):
@@ -225,9 +217,7 @@ def test_answer_that_is_not_finite_names_round_client_and_step():
 
 
 def test_client_whose_answer_is_not_finite_is_left_out_once_and_for_good():
-    cohort, questions = asked(engine := Engine(broken()), drop=True)
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered(broken(), drop=True)
     assert questions.ask(torch.tensor([0, 1])).shape == (1, 2, 2)
     assert questions.ask(torch.tensor([2])).shape == (1, 1, 2)
     assert cohort.traffic.dropped == 1
@@ -236,16 +226,12 @@ def test_client_whose_answer_is_not_finite_is_left_out_once_and_for_good():
 def test_rows_that_nobody_asks_for_may_be_anything():
     partly = {1: ANSWERS[1], 4: ANSWERS[4].copy()}
     partly[4][5] = np.inf
-    _, questions = asked(engine := Engine(partly))
-    engine.reply(1)
-    engine.reply(4)
+    _, questions = answered(partly)
     assert questions.ask(torch.tensor([0, 4])).isfinite().all()
 
 
 def test_undeclared_parts_are_refused():
-    cohort, questions = asked(engine := Engine(), question="idx")
-    engine.reply(1)
-    engine.reply(4)
+    cohort, questions = answered(question="idx")
     with pytest.raises(RunError, match=r"round 2, client 1, predict: part 'idx' goes down undeclared"):
         questions.ask(torch.tensor([0]))
     assert cohort.traffic.dropped == 0

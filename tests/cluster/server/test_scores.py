@@ -1,11 +1,11 @@
 """Metrics that a recipe names are of the samples that their rows say, for shared and for own models."""
 
 import math
-import sys
 
 import pytest
 import torch
 from runs import Rounds, run_in_process
+from small_recipes import MADE_UP
 
 import rayfed_kd
 from rayfed_kd.cluster.engine.host import Host
@@ -33,9 +33,8 @@ def failing(logits, labels):
     return 1.0
 """
 RECIPE = {
+    **MADE_UP,
     "method": {"name": "fedavg", "track_oca": True},
-    "model": {"name": "mlp", "hidden": 8},
-    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
     "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1}},
     "rounds": 3,
@@ -45,11 +44,8 @@ RECIPE = {
 
 
 @pytest.fixture(autouse=True)
-def own_scores(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "own_scores", raising=False)
-    (tmp_path / "own_scores.py").write_text(OWN)
+def own_scores(own_module):
+    own_module("own_scores", OWN)
 
 
 def scores(outcome):
@@ -64,7 +60,7 @@ def test_shared_models_have_a_row_for_each_set_of_test_samples():
     outcome = run_in_process(RECIPE)
     metrics = outcome.tables["metrics"].to_pylist()
     tested = sum({row["client"]: row["samples"] for row in outcome.tables["clients"].to_pylist()}.values())
-    assert {row["model"] for row in metrics} == {"aca", "oca"}
+    assert {row["model"] for row in metrics} == {"global", "oca"}
     assert scores(outcome) == {
         (row["round"], row["model"], test): (samples, pytest.approx(row[column], abs=1e-12))
         for row in metrics
@@ -111,7 +107,7 @@ def test_value_that_is_no_finite_number_is_told_once_and_is_none_in_the_summary(
     told, recorder = [], Rounds()
     Simulation(setting, LocalEngine(Host(setting)), recorder, tell=told.append).run()
     assert [line.split(":")[0] for line in told] == [
-        f"metric undefined of {model} is nan in round 1" for model in ("aca", "oca")
+        f"metric undefined of {model} is nan in round 1" for model in ("global", "oca")
     ]
     assert all(math.isnan(row["value"]) for record in recorder for row in record.tables["scores"])
     summary = run_in_process(RECIPE, "evaluation.metrics=[own_scores:undefined]").summary

@@ -36,7 +36,7 @@ def rows(table, round_index, run):
     """What a round of one life of the run writes: lives differ, so that a stale row shows."""
     row = {"round": round_index, "sim_s": float(run)}
     if table == "clients":
-        return [{**row, "client": client, "model": "aca"} for client in range(round_index % 3)]
+        return [{**row, "client": client, "model": "global"} for client in range(round_index % 3)]
     return [row]
 
 

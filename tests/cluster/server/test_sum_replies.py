@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from runs import run_in_process
-from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, SIX_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.algorithms import METHODS
@@ -13,21 +13,13 @@ from rayfed_kd.cluster.engine.calls import DispatchFacts, StepCall, StepError
 from rayfed_kd.cluster.engine.local import Held
 from rayfed_kd.cluster.ray_backend.handles import RayHandle
 from rayfed_kd.cluster.server.cohort import BadReplyError
-from rayfed_kd.cluster.server.grouping import jobs
+from rayfed_kd.cluster.server.run_state import jobs
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.declaration import sums_suffice
 from rayfed_kd.recipe.registry import load_object
 
-RECIPE = {
-    "model": {"name": "mlp", "hidden": 16},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 0.5, "clients": 6},
-    "local": {"epochs": 1, "batch_size": 16, "sum_replies": 2},
-    "rounds": 3,
-    "sampling": {"count": 5},
-    "evaluation": {"samples": False},
-}
+RECIPE = {**SIX_CLIENTS, "local": {"epochs": 1, "batch_size": 16, "sum_replies": 2}}
 OWN = """
 import os
 from pathlib import Path
@@ -122,12 +114,9 @@ class DyingOnce(FedAvg):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(own_module, tmp_path):
     """Methods in a file of their own: `own("Known")` is a recipe's name of one."""
-    module = f"own_sums_{tmp_path.name}"
-    (tmp_path / f"{module}.py").write_text(OWN.replace("MARKER", str(tmp_path / "marker")))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    module = own_module(f"own_sums_{tmp_path.name}", OWN.replace("MARKER", str(tmp_path / "marker")))
     return lambda name: f"{module}:{name}"
 
 
@@ -160,7 +149,7 @@ def recipe(method, **local):
 )
 def test_sums_are_of_so_many_clients_in_a_row_and_then_of_the_groups(size, expected, own):
     result = run_in_process(four(own("Known")), f"local.sum_replies={size}")
-    assert np.all(result.models["aca"] == np.float32(expected))
+    assert np.all(result.models["global"] == np.float32(expected))
 
 
 @pytest.mark.parametrize("size", ["off", 2, 3])
@@ -174,7 +163,7 @@ def test_sums_are_of_so_many_clients_in_a_row_and_then_of_the_groups(size, expec
 def test_a_client_weighs_what_the_recipe_says(size, weighting, expected, own):
     asked = four(own("Uneven"), weighting=weighting)
     result = run_in_process(asked, f"local.sum_replies={size}")
-    assert np.all(result.models["aca"] == np.float32(expected))
+    assert np.all(result.models["global"] == np.float32(expected))
 
 
 # Stateless; with states; with a mean of logits in a round of several exchanges, for two architectures.
@@ -189,23 +178,28 @@ def test_one_two_and_three_hosts_give_the_local_engines_bits(method, vectorise, 
         assert_same_run(hosts.run(asked, f"placement.clients_per_actor={share}"), expected)
 
 
-def test_the_server_fetches_one_vector_of_a_group(hosts, monkeypatch):
-    fetched, before = [], RayHandle.resolve
+@pytest.fixture
+def fetched(monkeypatch):
+    """Of each fetch from a host: name -> type and size of an array."""
+    noted, before = [], RayHandle.resolve
 
     def resolve(handle):
         arrays = before(handle)
-        fetched.append({name: (array.dtype, array.size) for name, array in arrays.items()})
+        noted.append({name: (array.dtype, array.size) for name, array in arrays.items()})
         return arrays
 
     monkeypatch.setattr(RayHandle, "resolve", resolve)
-    size = hosts.run(recipe("fedavg"), "placement.clients_per_actor=2").models["aca"].size
+    return noted
+
+
+def test_the_server_fetches_one_vector_of_a_group(hosts, fetched):
+    size = hosts.run(recipe("fedavg"), "placement.clients_per_actor=2").models["global"].size
     # Five clients in groups of two, two and one, three rounds.
     assert fetched == [{"student": (np.float64, size)}] * 9
 
 
 def test_a_lost_hosts_group_runs_again_with_the_same_bits(own, hosts, tmp_path):
     asked = {**RECIPE, "method": {"name": own("DyingOnce")}}
-    expected = run_in_process({**RECIPE, "method": {"name": "fedavg"}})
     result = hosts.run(asked, "placement.clients_per_actor=3", "sampling.count=6")
     assert (tmp_path / "marker").exists()
     assert any("runs again" in line and "clients 0, 1" in line for line in result.told)
@@ -263,25 +257,18 @@ def test_slots_hold_every_clients_latest_model_though_none_came_alone(size, own)
     assert np.all(result.models["oca"] == np.float32(total / sum(samples)))
 
 
-def test_the_server_fetches_no_reply_for_a_slot(hosts, monkeypatch):
+def test_the_server_fetches_no_reply_for_a_slot(hosts, fetched):
     """Five clients in groups of two, two and one: the sums of new vectors and of the slots they replace."""
-    fetched, before = [], RayHandle.resolve
-
-    def resolve(handle):
-        arrays = before(handle)
-        fetched.append({(name, str(array.dtype)) for name, array in arrays.items()})
-        return arrays
-
-    monkeypatch.setattr(RayHandle, "resolve", resolve)
     asked = {**recipe("fedavg"), "method": {"name": "fedavg", "track_oca": True}}
     hosts.run(asked, "placement.clients_per_actor=2")
-    assert set().union(*fetched) == {("student", "float64"), ("replaced/student", "float64")}
+    types = {(name, str(dtype)) for arrays in fetched for name, (dtype, _) in arrays.items()}
+    assert types == {("student", "float64"), ("replaced/student", "float64")}
 
 
 def test_a_round_is_the_plain_forms_to_a_unit_in_the_last_place():
     asked = {**recipe("fedavg"), "rounds": 1}
-    plain = run_in_process(asked, "local.sum_replies=off").models["aca"]
-    summed = run_in_process(asked).models["aca"]
+    plain = run_in_process(asked, "local.sum_replies=off").models["global"]
+    summed = run_in_process(asked).models["global"]
     assert np.all(np.abs(summed - plain) <= np.spacing(np.abs(plain)))
 
 
@@ -289,7 +276,7 @@ def test_a_lossless_codec_is_counted_and_changes_no_sum():
     asked = recipe("fedavg")
     plain = run_in_process(asked)
     packed = run_in_process(asked, "codec.up={weights: {name: zstd}}")
-    assert np.array_equal(packed.models["aca"], plain.models["aca"])
+    assert np.array_equal(packed.models["global"], plain.models["global"])
     assert packed.summary["bytes"]["up"] < plain.summary["bytes"]["up"]
 
 

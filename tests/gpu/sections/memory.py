@@ -13,11 +13,12 @@ import psutil
 import torch
 from sections.apart import fresh
 from size import Row, Size, rows_of
+from workloads import Silent
 
+from rayfed_kd.cluster.engine.host import make_host
 from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.engine.watched_host import make_host
 from rayfed_kd.cluster.server.simulation import Simulation
-from rayfed_kd.experiment.host_memory import host_memory
+from rayfed_kd.experiment.estimating import host_memory
 from rayfed_kd.experiment.preparation import prepare
 
 GENERATORS = {
@@ -31,13 +32,6 @@ FULL = {
     "KDIA, 100 server steps": ("kdia", "simple_cnn", [3, 32, 32]),
 }
 WORK = {TOY: ("fedavg", "lenet5", [1, 28, 28]), **FULL}
-
-
-class Silent:
-    """Nobody writes anything down."""
-
-    def record(self, record: object) -> None:
-        """Forgets it."""
 
 
 def rows(size: Size) -> Iterator[Row]:

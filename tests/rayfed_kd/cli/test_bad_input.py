@@ -150,6 +150,45 @@ CLIENTS = dict.fromkeys(("method", "model", "data", "schedule", "clock", "codec.
     "partition": "clients: 3"
 }
 OBJECTS = (":", ":b", "os:", "os:getcwd", "shutil:rmtree", "math:pi", "torch.nn:Linear", "os:environ")
+# Names of files and folders that cannot be read, written or made, and where they are given, by `PATHS`.
+EVERYWHERE = "compare run resume report pictures space study base results data train partition clock"
+WRONG_PATHS = {
+    "a zero byte": (lambda place: "a\0b", f"{EVERYWHERE} export"),
+    "400 characters": (lambda place: LONG, EVERYWHERE),
+    "~nouser": (lambda place: "~nouser-at-all/x", "search study results data"),
+    "a loop": (lambda place: str(loop(place)), "run resume report results data"),
+    "below a loop": (lambda place: f"{loop(place)}/x", "results"),
+    "below a file": (lambda place: f"{file(place)}/x", "run pictures search study results"),
+    "a folder": (str, "compare run resume report export space partition clock"),
+    "a file": (file, "pictures results"),
+    "/proc": (lambda place: "/proc/nothing", "pictures results"),
+}
+RATES = {"local.optimizer.lr": {"uniform": [0.1, 0.2]}}
+# What takes the name of a file or folder -> the command line; JSON's quotes are YAML's.
+PATHS = {
+    "compare": lambda place, path: ["compare", path],
+    "run": lambda place, path: ["run", path, "--local"],
+    "resume": lambda place, path: ["resume", path, "--local"],
+    "report": lambda place, path: ["report", path],
+    "export": lambda place, path: ["export", path, "--model", "global", "--to", "x"],
+    "pictures": lambda place, path: ["partition", recipe(place), "--out", path],
+    "space": lambda place, path: ["tune", recipe(place), "--space", path],
+    "search": lambda place, path: [*space(place, RATES)[:-1], path],
+    "study": lambda place, path: study(place, folder=path),
+    "base": lambda place, path: study(place, base=path),
+    "results": lambda place, path: run(place, f"results.folder={json.dumps(path)}"),
+    "data": lambda place, path: run(place, f"data={{name: mnist, folder: {json.dumps(path)}}}"),
+    "train": lambda place, path: run(place, f"data={{name: parquet, train: {json.dumps(path)}}}"),
+    "partition": lambda place, path: run(place, f"partition.file={json.dumps(path)}"),
+    "clock": lambda place, path: run(place, f"clock={{name: trace, file: {json.dumps(path)}}}"),
+}
+NO_METHODS = ("os:system", ":", "a:", ":b", "os:", ".os:a", "os:path.join", "o\0s:a")
+MODULES = {
+    "no_python": "def (:",
+    "failing_module": "1 / 0",
+    "missing_module": "import no_such_module_at_all",
+    "exiting_module": "raise SystemExit(0)",
+}
 # Name -> the command line; `place` is an empty folder.
 CASES = {
     **{
@@ -192,40 +231,17 @@ CASES = {
         }.items()
     },
     "compare without a recipe": lambda place: ["compare", "a=1"],
-    "compare a folder": lambda place: ["compare", str(place)],
-    "compare a name of 400 characters": lambda place: ["compare", LONG],
-    "compare a zero byte": lambda place: ["compare", "a\0b"],
-    "run a folder": lambda place: ["run", str(place), "--local"],
-    "run a name of 400 characters": lambda place: ["run", LONG, "--local"],
-    "run a zero byte": lambda place: ["run", "a\0b", "--local"],
-    "run a symlink loop": lambda place: ["run", str(loop(place)), "--local"],
-    "run below a file": lambda place: ["run", f"{file(place)}/r.yaml", "--local"],
-    "methods os:system": lambda place: ["methods", "os:system"],
-    "methods :": lambda place: ["methods", ":"],
-    "methods a:": lambda place: ["methods", "a:"],
-    "methods :b": lambda place: ["methods", ":b"],
-    "methods os:": lambda place: ["methods", "os:"],
-    "methods .os:a": lambda place: ["methods", ".os:a"],
-    "methods os:path.join": lambda place: ["methods", "os:path.join"],
-    "methods with a zero byte": lambda place: ["methods", "o\0s:a"],
-    "methods of 5,000 characters": lambda place: ["methods", "w" * 5000],
-    "methods of 5,000 characters with a colon": lambda place: ["methods", "w" * 5000 + ":x"],
-    "a module that is no Python": lambda place: (
-        written(place / "no_python.py", "def (:"),
-        ["methods", "no_python:Method"],
-    )[1],
-    "a module that fails": lambda place: (
-        written(place / "failing_module.py", "1 / 0"),
-        ["methods", "failing_module:Method"],
-    )[1],
-    "a module that misses another": lambda place: (
-        written(place / "missing_module.py", "import no_such_module_at_all"),
-        ["methods", "missing_module:Method"],
-    )[1],
-    "a module that exits": lambda place: (
-        written(place / "exiting_module.py", "raise SystemExit(0)"),
-        ["methods", "exiting_module:Method"],
-    )[1],
+    **{
+        f"methods {name[-20:]}": lambda place, name=name: ["methods", name]
+        for name in (*NO_METHODS, "w" * 5000, "w" * 5000 + ":x")
+    },
+    **{
+        f"methods of {name}": lambda place, name=name, code=code: (
+            written(place / f"{name}.py", code),
+            ["methods", f"{name}:Method"],
+        )[1]
+        for name, code in MODULES.items()
+    },
     **{
         f"{key}.name={name}": lambda place, key=key, name=name: run(
             place, f"{key}={{name: '{name}', {CLIENTS[key]}}}"
@@ -233,33 +249,13 @@ CASES = {
         for key in CLIENTS
         for name in OBJECTS
     },
-    "folder ~nouser": lambda place: run(place, "results.folder=~nouser-at-all/x"),
-    "folder with a zero byte": lambda place: run(place, 'results.folder="a\\0b"'),
-    "folder in a symlink loop": lambda place: run(place, f"results.folder={loop(place)}/x"),
-    "folder that is a symlink loop": lambda place: run(place, f"results.folder={loop(place)}"),
-    "folder of 400 characters": lambda place: run(place, f"results.folder={place}/{LONG}"),
-    "folder below a file": lambda place: run(place, f"results.folder={file(place)}/x"),
-    "folder that is a file": lambda place: run(place, f"results.folder={file(place)}"),
-    "folder in /proc": lambda place: run(place, "results.folder=/proc/nothing"),
-    "data folder ~nouser": lambda place: run(place, "data={name: mnist, folder: ~nouser-at-all}"),
-    "data folder with a zero byte": lambda place: run(place, 'data={name: mnist, folder: "a\\0b"}'),
-    "data folder of 400 characters": lambda place: run(place, f"data={{name: mnist, folder: {LONG}}}"),
-    "data folder in a loop": lambda place: run(place, f"data={{name: mnist, folder: {loop(place)}}}"),
-    "data files with a zero byte": lambda place: run(place, 'data={name: parquet, train: "a\\0b"}'),
-    "data files of 400 characters": lambda place: run(place, f"data={{name: parquet, train: {LONG}}}"),
     "data files of two stars in a name": lambda place: run(place, 'data={name: parquet, train: "a**/b"}'),
     "data files above the folder": lambda place: run(place, "data={name: parquet, train: ..}"),
-    "partition file with a zero byte": lambda place: run(place, 'partition.file="a\\0b"'),
-    "partition file of 400 characters": lambda place: run(place, f"partition.file={LONG}"),
-    "partition file that is a folder": lambda place: run(place, f"partition.file={place}"),
     "partition file whose metadata is no JSON": lambda place: partition_file(place, {"rayfed_kd": "{"}),
     "partition file whose metadata is not UTF-8": lambda place: partition_file(place, {"rayfed_kd": b"\xff"}),
     "partition file whose metadata is deep": lambda place: partition_file(
         place, {"rayfed_kd": '{"origin": ' * 100_000}
     ),
-    "trace file with a zero byte": lambda place: run(place, 'clock={name: trace, file: "a\\0b"}'),
-    "trace file of 400 characters": lambda place: run(place, f"clock={{name: trace, file: {LONG}}}"),
-    "trace file that is a folder": lambda place: run(place, f"clock={{name: trace, file: {place}}}"),
     "trace file that is no Parquet": lambda place: run(
         place, f"clock={{name: trace, file: {written(place / 't.parquet', 'PAR1')}}}"
     ),
@@ -328,24 +324,7 @@ CASES = {
     "a space whose key is empty": lambda place: space(place, {"": {"uniform": [0, 1]}}),
     "a space whose key has two dots": lambda place: space(place, {"a..b": {"uniform": [0, 1]}}),
     "a space with a date": lambda place: space(place, {"seed": {"choice": [date(2020, 1, 1)]}}),
-    "a space of 400 characters": lambda place: ["tune", recipe(place), "--space", LONG],
-    "a space with a zero byte": lambda place: ["tune", recipe(place), "--space", "a\0b"],
-    "a space that is a folder": lambda place: ["tune", recipe(place), "--space", str(place)],
-    "a search below a file": lambda place: [
-        *space(place, {"local.optimizer.lr": {"uniform": [0.1, 0.2]}})[:-1],
-        f"{file(place)}/x",
-    ],
-    "a search in ~nouser": lambda place: [
-        *space(place, {"local.optimizer.lr": {"uniform": [0.1, 0.2]}})[:-1],
-        "~nouser-at-all/x",
-    ],
-    "a study in ~nouser": lambda place: study(place, folder="~nouser-at-all/x"),
-    "a study below a file": lambda place: study(place, folder=f"{file(place)}/x"),
-    "a study with a zero byte": lambda place: study(place, folder="a\0b"),
-    "a study of 400 characters": lambda place: study(place, folder=LONG),
     "a label of 400 characters": lambda place: study(place, runs=[{"label": LONG}]),
-    "a base with a zero byte": lambda place: study(place, base="a\0b"),
-    "a base of 400 characters": lambda place: study(place, base=LONG),
     "a seed of 10^30 in a study": lambda place: study(place, seeds=[10**30]),
     "10^12 seeds": lambda place: [*study(place), "--seeds", "1000000000000"],
     "a study's folder that is a number": lambda place: study(place, folder=5),
@@ -353,21 +332,11 @@ CASES = {
     "a published table that is not there": lambda place: study(
         place, published=[{"paper": "../../../etc/passwd", "table": "1"}]
     ),
-    "pictures below a file": lambda place: ["partition", recipe(place), "--out", f"{file(place)}/x"],
-    "pictures in a file": lambda place: ["partition", recipe(place), "--out", file(place)],
-    "pictures in /proc": lambda place: ["partition", recipe(place), "--out", "/proc/nothing"],
-    "pictures of 400 characters": lambda place: ["partition", recipe(place), "--out", LONG],
-    "pictures with a zero byte": lambda place: ["partition", recipe(place), "--out", "a\0b"],
-    "resume nothing": lambda place: ["resume", str(place), "--local"],
-    "resume a zero byte": lambda place: ["resume", "a\0b", "--local"],
-    "resume a loop": lambda place: ["resume", str(loop(place)), "--local"],
-    "resume 400 characters": lambda place: ["resume", LONG, "--local"],
-    "report nothing": lambda place: ["report", str(place)],
-    "report a zero byte": lambda place: ["report", "a\0b"],
-    "report a loop": lambda place: ["report", str(loop(place))],
-    "report 400 characters": lambda place: ["report", LONG],
-    "export nothing": lambda place: ["export", str(place), "--model", "aca", "--to", "x"],
-    "export a zero byte": lambda place: ["export", "a\0b", "--model", "aca", "--to", "x"],
+    **{
+        f"{what}: {kind}": lambda place, words=PATHS[what], path=path: words(place, path(place))
+        for kind, (path, given) in WRONG_PATHS.items()
+        for what in given.split()
+    },
 }
 ADDRESSES = {
     "none": ("127.0.0.1:1", "--address 127.0.0.1:1: no Ray answers there"),
@@ -482,7 +451,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(
-    "command", [["resume", "--local", "rounds=2"], ["export", "--model", "aca", "--to", "x"]]
+    "command", [["resume", "--local", "rounds=2"], ["export", "--model", "global", "--to", "x"]]
 )
 @pytest.mark.parametrize("section", ["model", "data", "partition"])
 def test_run_folder_calls_nothing_that_is_not_marked(command, section, finished, place, answered):
@@ -589,7 +558,7 @@ def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, p
     words = {
         "report": ["report", str(finished), "--to", "x.html"],
         "partition": ["partition", recipe(place), "--out", "."],
-        "export": ["export", str(finished), "--model", "aca", "--to", "x"],
+        "export": ["export", str(finished), "--model", "global", "--to", "x"],
     }[command]
     with full_disk():
         told = answered(words)
@@ -601,5 +570,5 @@ def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, p
 def test_model_is_not_exported_to_a_wrong_place(name, finished, place, answered):
     if name in ("a folder", "/dev/full"):
         pytest.skip("its suffix is replaced: another place")
-    words = ["export", str(finished), "--model", "aca", "--to", TARGETS[name](place)]
+    words = ["export", str(finished), "--model", "global", "--to", TARGETS[name](place)]
     assert "--to" in answered(words)

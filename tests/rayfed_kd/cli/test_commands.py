@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from unittest.mock import patch
 
 import click
 import pytest
@@ -15,7 +16,7 @@ from rayfed_kd.cli.main import commands, program
 from rayfed_kd.cluster.ray_backend.session import LEFT_STARTING
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import OnRay
-from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command, under_way
+from rayfed_kd.experiment.resumability import RUNS_UNDER_WAY, resuming_command
 
 
 @pytest.mark.parametrize("name", sorted(commands.commands))
@@ -49,6 +50,7 @@ def test_commands_are_those_of_all_modules():
         "methods",
         "models",
         "doctor",
+        "data",
     }
     assert set(commands.commands) == names
 
@@ -129,7 +131,7 @@ def test_ctrl_c_is_answered_at_once_and_the_second_one_names_the_last_checkpoint
         "round-000030.safetensors",
     ):  # the last is not whole
         (tmp_path / "checkpoints" / name).touch()
-    with under_way(tmp_path):
+    with patch.dict(RUNS_UNDER_WAY, {tmp_path: ()}):
         assert pressed() == (KeyboardInterrupt, f"{IN_A_RUN}\n")
         told = f"left at once: `rayfed-kd resume {tmp_path}` goes on after round 20\n"
         assert pressed() == (SystemExit, told)
@@ -137,7 +139,7 @@ def test_ctrl_c_is_answered_at_once_and_the_second_one_names_the_last_checkpoint
 
 
 def test_command_that_goes_on_with_a_clusters_run_names_its_address(tmp_path):
-    with under_way(tmp_path, OnRay(address="head:6379").resume_options):
+    with patch.dict(RUNS_UNDER_WAY, {tmp_path: OnRay(address="head:6379").resume_options}):
         assert resuming_command(tmp_path) == f"`rayfed-kd resume {tmp_path} --address head:6379`"
     assert resuming_command(tmp_path) == f"`rayfed-kd resume {tmp_path}`"
 
@@ -158,7 +160,7 @@ def test_a_run_says_which_ray_it_waits_for(given, environment, told, monkeypatch
 
 
 def test_second_ctrl_c_before_any_checkpoint_says_that_the_run_begins_again(pressed, tmp_path):
-    with under_way(tmp_path):
+    with patch.dict(RUNS_UNDER_WAY, {tmp_path: ()}):
         pressed()
         told = (
             f"no checkpoint is there yet; `rayfed-kd resume {tmp_path} --restart` begins again at round 1\n"
@@ -179,7 +181,10 @@ def test_first_ctrl_c_lets_the_live_line_say_so(pressed):
 
 
 def test_second_ctrl_c_in_a_comparison_names_the_comparison(pressed, tmp_path):
-    with pressed.resumed_by("the same compare command again"), under_way(tmp_path / "A-seed1.running"):
+    with (
+        pressed.resumed_by("the same compare command again"),
+        patch.dict(RUNS_UNDER_WAY, {tmp_path / "A-seed1.running": ()}),
+    ):
         pressed()
         assert pressed() == (SystemExit, "left at once: the same compare command again goes on\n")
 

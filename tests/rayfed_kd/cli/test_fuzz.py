@@ -15,11 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_files import images, png
 from memory_limit import limited_memory
+from small_recipes import FOUR_CLIENTS, small_recipe
 
 from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.data.sources.parquet import decode_files
+from rayfed_kd.data.sources.pixels import Fitting
+from rayfed_kd.data.sources.shards.readers import table_reader
+from rayfed_kd.data.sources.shards.sources import decode_files
 from rayfed_kd.errors import RayfedError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.recipe.loading import load_recipe
@@ -31,11 +34,8 @@ from rayfed_kd.tuning.space import read_space
 
 LONGEST_MESSAGE = 1500
 RECIPE = {
-    "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
-    "model": {"name": "lenet5"},
+    **small_recipe(FOUR_CLIENTS, "fedkf"),
     "data": {"name": "synthetic", "samples": 40, "classes": 2, "shape": [1, 8, 8]},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
-    "local": {"epochs": 1},
     "rounds": 1,
     "sampling": {"fraction": 0.5},
 }
@@ -143,9 +143,8 @@ def generated(examples, check, **strategies):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch, own_cache):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -371,7 +370,7 @@ def test_parquet(examples, place):
     pq.write_table(pa.table({"client": [0, 1], **speeds}), place / "t.parquet")
     readers = {
         "p": lambda path: Partition.load(path, 10),
-        "i": lambda path: decode_files(([path], []), ("image",), ("label",)),
+        "i": lambda path: decode_files([path], [], table_reader(None, None), Fitting()),
         "t": lambda path: read_trace(path, None, 2),
     }
     contents = {name: (place / f"{name}.parquet").read_bytes() for name in readers}

@@ -5,8 +5,7 @@ import os
 import pytest
 import torch
 
-from rayfed_kd.cli.doctor import _torch_lines
-from rayfed_kd.cli.gpus import gpu_lines
+from rayfed_kd.cli.doctor import _torch_facts, gpu_facts
 
 H200 = "0, NVIDIA H200, 9.0, 143771, 4, Default, 580.159.03"
 T4 = "1, Tesla T4, 7.5, 15360, 9000, Exclusive_Process, 580.159.03"
@@ -34,29 +33,29 @@ def seen_by_torch(monkeypatch, count, init=lambda: None):
 def test_each_gpu_has_a_line_that_says_what_a_run_cannot_do_on_it(driver, monkeypatch):
     driver(f"echo '{H200}'; echo '{T4}'")
     seen_by_torch(monkeypatch, 2)
-    assert list(gpu_lines()) == [
-        "GPU 0         NVIDIA H200, capability 9.0, 143771 MiB, of which 4 are taken; driver 580.159.03",
-        "GPU 1         Tesla T4, capability 7.5, 15360 MiB, of which 9000 are taken; driver 580.159.03; "
+    assert dict(gpu_facts()) == {
+        "GPU 0": "NVIDIA H200, capability 9.0, 143771 MiB, of which 4 are taken; driver 580.159.03",
+        "GPU 1": "Tesla T4, capability 7.5, 15360 MiB, of which 9000 are taken; driver 580.159.03; "
         "local.precision: fp32 alone; compute mode Exclusive_Process: a server and hosts cannot share it",
-    ]
+    }
 
 
 def test_a_machine_without_gpus_has_no_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert list(gpu_lines()) == []
+    assert list(gpu_facts()) == []
 
 
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        ("echo 'No devices were found'; exit 6", "GPU fault     nvidia-smi fails: No devices were found"),
-        ("echo 'something else'", "GPU fault     nvidia-smi fails: something else"),
+        ("echo 'No devices were found'; exit 6", "nvidia-smi fails: No devices were found"),
+        ("echo 'something else'", "nvidia-smi fails: something else"),
     ],
 )
 def test_what_the_driver_complains_of_is_told(script, told, driver):
     driver(script)
-    assert list(gpu_lines()) == [told]
-    assert told in list(_torch_lines())
+    assert list(gpu_facts()) == [("GPU fault", told)]
+    assert ("GPU fault", told) in list(_torch_facts())
 
 
 @pytest.mark.parametrize("error", [RuntimeError("driver too old (version 11040)"), AssertionError("no")])
@@ -66,7 +65,7 @@ def test_what_torch_complains_of_is_told(error, driver, monkeypatch):
 
     driver(f"echo '{H200}'")
     seen_by_torch(monkeypatch, 0, init)
-    assert list(gpu_lines())[1:] == [f"GPU fault     torch {torch.__version__}: {error}"]
+    assert list(gpu_facts())[1:] == [("GPU fault", f"torch {torch.__version__}: {error}")]
 
 
 def test_a_warning_of_torch_is_told(driver, monkeypatch):
@@ -75,11 +74,11 @@ def test_a_warning_of_torch_is_told(driver, monkeypatch):
 
     driver(f"echo '{H200}'")
     seen_by_torch(monkeypatch, 1, lambda: warnings.warn("H200 is not compatible", stacklevel=1))
-    assert list(gpu_lines())[1:] == [f"GPU fault     torch {torch.__version__}: H200 is not compatible"]
+    assert list(gpu_facts())[1:] == [("GPU fault", f"torch {torch.__version__}: H200 is not compatible")]
 
 
 def test_gpus_that_are_hidden_from_torch_are_told(driver, monkeypatch):
     driver(f"echo '{H200}'; echo '{T4}'")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     seen_by_torch(monkeypatch, 1)
-    assert list(gpu_lines())[2:] == ["GPU fault     torch sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES is '0'"]
+    assert list(gpu_facts())[2:] == [("GPU fault", "torch sees 1 of 2 GPUs: CUDA_VISIBLE_DEVICES is '0'")]

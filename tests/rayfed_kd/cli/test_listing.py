@@ -11,13 +11,6 @@ from rich.console import Console
 from small_recipes import FOUR_CLIENTS
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.algorithms.dafkd import DaFKD
-from rayfed_kd.algorithms.dsfl import DSFL
-from rayfed_kd.algorithms.fedavg import FedAvg
-from rayfed_kd.algorithms.feddf import FedDF
-from rayfed_kd.algorithms.fedgems import FedGEMS
-from rayfed_kd.algorithms.fedkf import FedKF
-from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.cli.listing import (
     SAID,
     WIDTH,
@@ -57,21 +50,38 @@ def test_method_says_what_the_listing_shows(name):
     )
 
 
-@pytest.mark.parametrize(
-    ("fact", "method", "expected"),
-    [
-        (schedules, FedKF, "all"),
-        (schedules, FedGEMS, "sync, quorum"),
-        (schedules, DaFKD, "all; sync, quorum if protocol: local"),
-        (public_data, FedAvg, "none"),
-        (public_data, DSFL, "unlabelled"),
-        (public_data, FedMD, "labelled; unlabelled if pretrain_public: 0"),
-        (public_data, FedDF, "unlabelled; labelled if validation: {}"),
-        (public_data, FedGEMS, "labelled"),
-    ],
+ROUNDS = (
+    "ccvr",
+    "datafree",
+    "fd",
+    "fedd2s",
+    "fedkd",
+    "fedper_plus",
+    "fedrep_plus",
+    "cronus",
+    "dsfl",
+    "fedgkt",
 )
-def test_schedules_and_public_data_are_what_the_method_asks_for(fact, method, expected):
-    assert fact(method) == expected
+ROUNDS += ("fedict", "fedgem", "fedgems", "fedmd", "fens", "takfl")
+ASKED_FOR = {
+    schedules: {
+        **dict.fromkeys(METHODS, "all"),
+        **dict.fromkeys(ROUNDS, "sync, quorum"),
+        "dafkd": "all; sync, quorum if protocol: local",
+    },
+    public_data: {
+        **dict.fromkeys(METHODS, "none"),
+        **dict.fromkeys(("cronus", "dsfl", "fedktl", "takfl"), "unlabelled"),
+        **dict.fromkeys(("fedgem", "fedgems"), "labelled"),
+        "feddf": "unlabelled; labelled if validation: {}",
+        "fedmd": "labelled; unlabelled if pretrain_public: 0",
+    },
+}
+
+
+@pytest.mark.parametrize("fact", ASKED_FOR)
+def test_schedules_and_public_data_are_what_each_method_asks_for(fact):
+    assert {name: fact(load_object(location, "")) for name, location in METHODS.items()} == ASKED_FOR[fact]
 
 
 def test_overview_shows_every_method_and_fits_a_page():
@@ -128,10 +138,9 @@ class Mine(OneExchange[None, None]):
 """
 
 
-def test_own_method_is_shown_by_its_location(tmp_path, monkeypatch):
+def test_own_method_is_shown_by_its_location(monkeypatch, own_module):
     """With an option that has no default, brackets that are no markup, and nothing said about itself."""
-    (tmp_path / "listed_method.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
+    own_module("listed_method", OWN)
     monkeypatch.setattr("sys.path", [*sys.path])
     shown = CliRunner().invoke(commands, ["methods", "listed_method:Mine"])
     rows = [flowing(line) for line in shown.stdout.splitlines()]
@@ -174,9 +183,8 @@ class Fine(OneExchange):
 """
 
 
-def test_malformed_class_is_answered_in_one_message(tmp_path, monkeypatch):
-    (tmp_path / "malformed_methods.py").write_text(MALFORMED)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_malformed_class_is_answered_in_one_message(own_module):
+    own_module("malformed_methods", MALFORMED)
     for name, message in {
         "NoParts": "declares down = 3; expected part names and their kinds",
         "NoKind": "5 is no kind",

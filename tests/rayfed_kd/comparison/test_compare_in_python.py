@@ -36,20 +36,15 @@ def test_result_is_the_table_its_files_and_its_curves(compared):
     (result,), _, folder, _ = compared
     text = (folder / "comparison.md").read_text()
     assert str(result) == text.rstrip("\n") == result._repr_markdown_()
-    assert "| A (aca) |" in text and "| B (global) |" in text
-    assert "\n\naca: the average of the round's clients, which other methods call global." in text
+    assert "| A (global) |" in text and "| B (global) |" in text
     assert result.table().equals(pq.read_table(folder / "comparison.parquet"))
     assert folder / "curves-amp.png" in result.files
-    assert [line.get_label() for line in result.plot("amp").axes[0].get_lines()] == ["A (aca)", "B (global)"]
+    assert [line.get_label() for line in result.plot("amp").axes[0].get_lines()] == [
+        "A (global)",
+        "B (global)",
+    ]
     with pytest.raises(RecipeError, match="no row has server_accuracy; there are amp"):
         result.plot("server_accuracy")
-
-
-def test_finished_runs_are_not_run_again(compared):
-    _, _, folder, recipes = compared
-    lines = []
-    rayfed_kd.compare(recipes, {"rounds": 1}, seeds=2, folder=folder, local=True, tell=lines.append)
-    assert lines == [f"4 of 4 runs are finished in {folder}"]
 
 
 def test_report_takes_results_and_folders(compared, tmp_path):

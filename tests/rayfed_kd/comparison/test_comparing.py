@@ -17,21 +17,20 @@ from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cli.main import commands
 from rayfed_kd.comparison import checking, runs
-from rayfed_kd.comparison.comparing import compare
-from rayfed_kd.comparison.planning import plan_runs
-from rayfed_kd.comparison.row_notes import row_notes
+from rayfed_kd.comparison.compare import compare_runs as compare
+from rayfed_kd.comparison.row_notes import row_notes, with_stop_as_target
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_changes import change_study
-from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.comparison.table_text import caption, remarks
+from rayfed_kd.comparison.writers.all_tables import render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
-from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.errors import DataError, RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.strict import Named
-from rayfed_kd.reporting.comparison_section import comparison_section
+from rayfed_kd.reporting.study_sections import comparison_section
+from rayfed_kd.results.tables import read_table
 
 
 def test_missing_data_of_a_later_table_is_told_before_the_first_run(tmp_path, monkeypatch):
@@ -119,28 +118,13 @@ def test_all_rows_that_cannot_be_built_are_told_before_the_first_run(tables):
     assert not list(tables.parent.glob("runs*/**/tables"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "where"),
-    [
-        ({"baselines": {"personl": "A"}}, "baselines"),
-        ({"models": {"personl": "own"}}, "models"),
-    ],
-)
-def test_model_that_no_method_evaluates_is_refused_before_the_first_run(tables, changes, where):
-    write_yaml(tables, {**yaml.safe_load(tables.read_text()), **changes})
-    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
-    assert f"{where}: no method evaluates a model 'personl'; there are " in str(shown.exception)
-    assert str(shown.exception).endswith(". Did you mean personal?")
-    assert not list(tables.parent.glob("runs*"))
-
-
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "own_of_study.py").write_text(
+def own(own_module):
+    own_module(
+        "own_of_study",
         "from rayfed_kd.protocol import Method\n\n\nclass Silent(Method):\n    pass\n\n\n"
-        "class Mine(Method):\n    evaluates = ('mine',)\n"
+        "class Mine(Method):\n    evaluates = ('mine',)\n",
     )
-    monkeypatch.syspath_prepend(tmp_path)
     return "own_of_study"
 
 
@@ -158,13 +142,28 @@ def test_own_methods_models_are_those_that_it_says_or_any(own):
 OCA_ABOVE = {"says": "A's oca above B", "higher": {"run": "A", "model": "oca"}, "lower": "B"}
 
 
-def test_claim_on_a_model_that_its_rows_method_lacks_is_refused_before_the_first_run(tables):
-    """B is FedProx, which evaluates one model; FedAvg, A's method, may have oca."""
-    claims = [OCA_ABOVE, {"says": "x", "higher": {"run": "B", "model": "aca"}, "lower": "A"}]
-    write_yaml(tables, {**yaml.safe_load(tables.read_text()), "claims": claims})
+NO_PERSONL = "no method evaluates a model 'personl'; there are .*[.] Did you mean personal[?]$"
+OF_FEDPROX = r"claims\[1\]: the row B has no model 'aca': fedprox evaluates global. Did you mean global[?]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"baselines": {"personl": "A"}}, f"baselines: {NO_PERSONL}"),
+        ({"models": {"personl": "own"}}, f"models: {NO_PERSONL}"),
+        # B is FedProx, which evaluates one model; FedAvg, A's method, may have oca.
+        (
+            {"claims": [OCA_ABOVE, {"says": "x", "higher": {"run": "B", "model": "aca"}, "lower": "A"}]},
+            OF_FEDPROX,
+        ),
+        ({"target": {"run": "Z"}}, "^{study}: target.run: 'Z' is unknown"),
+    ],
+)
+def test_row_or_model_that_is_none_is_refused_before_the_first_run(tables, changes, message):
+    write_yaml(tables, {**yaml.safe_load(tables.read_text()), **changes})
     shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
     assert isinstance(shown.exception, RecipeError)
-    assert "claims[1]: the row B has no model 'aca': fedprox evaluates global." in str(shown.exception)
+    assert re.search(message.format(study=tables), str(shown.exception))
     assert not list(tables.parent.glob("runs*"))
 
 
@@ -176,7 +175,7 @@ def test_claim_on_a_model_that_only_a_run_shows_to_be_missing_ends_with_exit_cod
     assert shown.exception.exit_code == 1
     assert (
         "claims without a verdict, in tables just written: A's oca above B: A evaluates no oca; it has "
-        "aca. Correct" in str(shown.exception)
+        "global. Correct" in str(shown.exception)
     )
     assert "no verdict" in (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").read_text()
 
@@ -185,7 +184,7 @@ def test_claim_on_a_model_that_only_a_run_shows_to_be_missing_ends_with_exit_cod
     ("method", "models"),
     [
         ("{name: kdia}", ("student", "teacher")),
-        ("{name: ccvr}", ["aca", "oca", "aca_ccvr", "oca_ccvr"]),
+        ("{name: ccvr}", ["global", "oca", "global_ccvr", "oca_ccvr"]),
         ("{name: ccvr, method: {name: fedprox}}", ["global", "global_ccvr"]),
         ("{name: ccvr, method: {name: 'own_of_study:Silent'}}", []),
         ("{name: 'own_of_study:Silent'}", ()),
@@ -195,12 +194,6 @@ def test_models_of_a_method_are_those_that_its_class_says(method, models, own):
     assert checking.evaluated_models(Recipe(method=Named(**yaml.safe_load(method)))) == models
 
 
-def test_mistake_of_the_study_itself_names_its_file(tables):
-    write_yaml(tables, {**yaml.safe_load(tables.read_text()), "target": {"run": "Z"}})
-    with pytest.raises(RecipeError, match=rf"{tables}: target.run: 'Z' is no row"):
-        compare(select_studies([str(tables)])[0], run=run_locally())
-
-
 def test_rows_chosen_on_the_command_line_are_told_and_their_runs_are_found_by_the_whole_study(
     tables, tmp_path
 ):
@@ -208,22 +201,13 @@ def test_rows_chosen_on_the_command_line_are_told_and_their_runs_are_found_by_th
     few = CliRunner().invoke(commands, [*words, "--only", "B"])
     assert few.exit_code == 0, few.output
     assert "changed on the command line: of 2 rows only B; last round" in few.output
-    assert "A (aca)" not in few.output
+    assert "A (global)" not in few.output
     whole = CliRunner().invoke(commands, words)
     assert whole.exit_code == 0, whole.output
     assert "1 of 2 runs are finished" in whole.output
     written = (tmp_path / "runs-quick" / "lr-.2" / "comparison.md").read_text()
-    assert "A (aca)" in written
+    assert "A (global)" in written
     assert "changed on the command line" not in written
-
-
-def test_bad_recipe_of_the_second_table_is_found_before_the_first_runs(tables, tmp_path):
-    content = yaml.safe_load(tables.read_text())
-    content["tables"]["lr .2"]["overrides"] = ["local.optimizer.lr=-1"]
-    write_yaml(tables, content)
-    shown = CliRunner().invoke(commands, ["compare", str(tables), "--local"])
-    assert isinstance(shown.exception, RecipeError)
-    assert not (tmp_path / "runs").exists()
 
 
 def test_finished_runs_are_not_run_again(study, tmp_path):
@@ -241,12 +225,43 @@ def test_finished_runs_are_not_run_again(study, tmp_path):
     }
 
 
+def test_where_all_recipes_stop_is_the_target_of_a_study_that_names_none(study):
+    """A learns nothing and runs to its end; B passes 0.5 in a round that its table of metrics has."""
+    stopping = [*study.overrides, "stop={metric: ua, at: 0.5}", "rounds=6"]
+    rates = {"A": "local.optimizer.lr=1e-30", "B b": "local.optimizer.lr=0.3"}
+    rows = study.runs_with("runs", {label: [rate] for label, rate in rates.items()})
+    study = study.model_copy(update={"seeds": [1], "overrides": stopping, "runs": rows})
+    compared = compare(study, run=run_locally())
+    assert (compared.headline, compared.study.target) == ("ua", 0.5)
+    assert "the target is 50 %" in compared.notes
+    ua = read_table(Path(study.folder) / "B-b-seed1/tables", "metrics")["ua"].to_pylist()
+    assert ua[-1] >= 0.5 > max(ua[:-1], default=0.0)
+    assert compared.costs(("A", "global"))["rounds"] == [None]
+    assert compared.costs(("B b", "global"))["rounds"] == [len(ua)]
+
+
+@pytest.mark.parametrize(
+    ("stops", "changes"),
+    [
+        (["{metric: ua, at: 0.5}", "{metric: ua, at: 0.6}"], {}),
+        (["{metric: ua, at: 0.5}", "null"], {}),
+        (["{metric: ua, patience: 3}"], {}),
+        (["{metric: ua, at: 0.5}"], {"headline": "amp"}),
+        (["{metric: ua, at: 0.5}"], {"target": 0.9}),
+    ],
+)
+def test_no_target_where_recipes_stop_otherwise_or_the_study_says_another(study, stops, changes):
+    study = study.model_copy(update=changes)
+    recipes = [load_recipe(study.base, [f"stop={stop}"]) for stop in stops]
+    assert with_stop_as_target(study, recipes) is study
+
+
 def test_finished_run_tells_its_seconds_in_all_and_in_rounds(study, monkeypatch):
     """What is not in rounds is data, partition, start and end."""
     told, make_ready = [], runs.make_ready
     monkeypatch.setattr(runs, "make_ready", lambda recipe: time.sleep(0.5) or make_ready(recipe))
     compare(study.model_copy(update={"seeds": [1]}), run=run_locally(told))
-    found = re.search(r"A, seed 1: aca amp .*; ([\d.]+) s in all, ([\d.]+) s in rounds$", told[1])
+    found = re.search(r"A, seed 1: global amp .*; ([\d.]+) s in all, ([\d.]+) s in rounds$", told[1])
     assert float(found[1]) >= float(found[2]) + 0.4  # both are rounded
 
 
@@ -267,15 +282,6 @@ def test_half_finished_run_is_made_again(study, tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"A-seed1", "B-b-seed1"}
 
 
-def test_rows_share_partition_and_initial_weights(study):
-    compare(study, run=run_locally())
-    for seed in (1, 2):
-        first, second = (
-            pq.read_table(p.folder / "partition.parquet") for p in plan_runs(study) if p.seed == seed
-        )
-        assert first.equals(second)
-
-
 ONE_ACTOR = "placement.clients_per_actor=3"
 
 
@@ -293,13 +299,6 @@ def test_runs_at_a_time_on_one_ray_give_the_local_results(study, shared_ray, tmp
     assert told[1] in starts  # the second began before the first was over
 
 
-def test_bad_recipe_is_found_before_the_first_run(study, tmp_path):
-    runs = [*study.runs, study.runs[0].model_copy(update={"label": "bad", "overrides": ["roundz=2"]})]
-    with pytest.raises(RecipeError, match=r"roundz is no key of a recipe. Did you mean rounds\?"):
-        compare(study.model_copy(update={"runs": runs}), run=run_locally())
-    assert not (tmp_path / "runs").exists()
-
-
 def test_rows_of_different_data_are_refused_with_both(study):
     other = study.runs[0].model_copy(update={"label": "C", "overrides": ["data.fraction=0.2"]})
     with pytest.raises(RecipeError) as caught:
@@ -310,17 +309,18 @@ def test_rows_of_different_data_are_refused_with_both(study):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target": {"run": "Z"}}, "target.run: 'Z' is no row"),
         ({"runs": [{"label": "A/B"}, {"label": "A B"}]}, "two rows have the same label"),
-        ({"runs": [{"label": "A"}, {"label": "A"}]}, "two rows have the same label"),
         ({"base": None}, "runs: A: no base recipe"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
-        ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is no row"),
+        ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is unknown"),
         ({"published": [{**KDIA, "rows": ["Z"]}]}, "published.rows: 'Z' is unknown; expected one of A, B b"),
-        ({"published": [{**KDIA, "metric": "AMP"}]}, "published.metric: 'AMP': table 2 prints accuracy"),
+        (
+            {"published": [{**KDIA, "metric": "AMP"}]},
+            "published.metric: 'AMP' is unknown; expected one of accuracy",
+        ),
         (
             {"published": [KDIA], "runs": [{"label": "A", "published": "FedAgv"}]},
-            "published: 'FedAgv' is not printed; there are",
+            "published: 'FedAgv' is unknown; expected one of",
         ),
     ],
 )
@@ -345,13 +345,6 @@ def test_finished_run_of_another_recipe_is_refused_with_the_difference(study):
         compare(change_study(study, ["rounds=3"]), run=run_locally())
 
 
-def test_recipe_that_fails_its_checks_is_found_before_any_other_row_runs(study, tmp_path):
-    wrong = study.runs[0].model_copy(update={"label": "C", "overrides": ["model={name: resnet9}"]})
-    with pytest.raises(RecipeError, match="resnet9"):
-        compare(study.model_copy(update={"runs": [*study.runs, wrong]}), run=run_locally())
-    assert not (tmp_path / "runs").exists()
-
-
 def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(study):
     changes = {"C": ["partition.public={fraction: 0.5}", "rounds=1"], "D": ["rounds=1"], "E": ["rounds=1"]}
     others = [{"label": label, "overrides": own} for label, own in changes.items()]
@@ -373,14 +366,6 @@ def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(s
     assert [table.title for table in section.tables] == [caption(found), "Costs of a whole run"]
     assert costs_title == "Costs of a whole run:"
     assert costs.startswith("| run | MiB up | MiB down | MiB |")
-
-
-def test_two_rows_that_differ_are_both_named(study):
-    """B b has another rate; neither is "the others"."""
-    changed = study.model_copy(update={"seeds": [1]})
-    rates = "{name: sgd, lr: %s, momentum: 0.0, nesterov: false, weight_decay: 0.0}"
-    told = f"Rows differ in local.optimizer: {rates % 0.1} in B b; {rates % 0.01} in A."
-    assert remarks(compare(changed, run=run_locally())) == [told]
 
 
 def notes_of(rows, *overrides):

@@ -6,9 +6,8 @@ from pydantic import ValidationError
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.table_text import cells, header, remarks
-from rayfed_kd.comparison.writers.cost_table import cost_cells
-from rayfed_kd.comparison.writers.published_table import published_tables
+from rayfed_kd.comparison.table_text import remarks
+from rayfed_kd.comparison.writers.all_tables import cost_table, main_table, published_tables
 from rayfed_kd.errors import RecipeError
 
 
@@ -17,8 +16,13 @@ def test_last_best_and_mean_of_the_last_by_hand():
     comparison = compared()
     headline = "official test %"
     means = f"{headline}, mean of last 2 evaluations"
-    assert header(comparison)[:-1] == ["run", headline, f"{headline}, best", means]
-    assert cells(comparison)[0][:-1] == ["A (aca)", "60.00 ± 28.28", "70.00 ± 14.14", "60.00 ± 14.14"]
+    assert main_table(comparison).header[:-1] == ["run", headline, f"{headline}, best", means]
+    assert main_table(comparison).rows[0][:-1] == [
+        "A (global)",
+        "60.00 ± 28.28",
+        "70.00 ± 14.14",
+        "60.00 ± 14.14",
+    ]
 
 
 def test_one_evaluation_has_no_best_and_no_mean_of_the_last():
@@ -28,8 +32,12 @@ def test_one_evaluation_has_no_best_and_no_mean_of_the_last():
         key: Curve(curve.rounds[-1:], curve.values[-1:], any_costs(1)) for key, curve in known.curves.items()
     }
     comparison = Comparison(known.study, curves, known.totals)
-    assert header(comparison) == ["run", "official test %", "difference to A (aca) [95 % interval]"]
-    assert all(len(line) == 3 for line in cells(comparison))
+    assert main_table(comparison).header == [
+        "run",
+        "official test %",
+        "difference to A (global) [95 % interval]",
+    ]
+    assert all(len(line) == 3 for line in main_table(comparison).rows)
     assert any(
         note.startswith("Difference: official test %, last evaluation, less") for note in remarks(comparison)
     )
@@ -39,7 +47,9 @@ def test_one_evaluation_has_no_best_and_no_mean_of_the_last():
 def test_models_on_the_same_official_test_are_like_for_like(headline, said):
     known = compared(headline=headline)
     curves = {(*key[:3], "ua"): curve for key, curve in known.curves.items()} | dict(known.curves)
-    own = {(key[0], "personal" if key[0] == "A" else "aca", *key[2:]): curve for key, curve in curves.items()}
+    own = {
+        (key[0], "personal" if key[0] == "A" else "global", *key[2:]): curve for key, curve in curves.items()
+    }
     comparison = Comparison(known.study, own, known.totals)
     assert any("not like for like" in note for note in comparison.all_notes) == said
 
@@ -48,8 +58,8 @@ def test_best_of_any_metric_is_of_the_round_that_is_best_by_the_headline():
     """The official test is best in round 4 of seed 1 and in round 6 of seed 2: UA .2 and .3, not .9."""
     comparison = compared()
     for seed, values in ((1, [0.9, 0.2, 0.1]), (2, [0.9, 0.1, 0.3])):
-        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
-    assert comparison.values(("A", "aca"), "ua", "best") == [0.2, 0.3]
+        comparison.curves["A", "global", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
+    assert comparison.values(("A", "global"), "ua", "best") == [0.2, 0.3]
 
 
 def test_first_model_of_a_row_is_the_one_that_its_method_names_first():
@@ -59,10 +69,10 @@ def test_first_model_of_a_row_is_the_one_that_its_method_names_first():
     curves = {}
     for model in ("server", "personal"):
         for key, curve in known.curves.items():
-            curves[(key[0], model if key[0] == "A" else "aca", *key[2:])] = curve
+            curves[(key[0], model if key[0] == "A" else "global", *key[2:])] = curve
     comparison = Comparison(known.study, curves, known.totals)
-    assert comparison.rows == [("A", "server"), ("A", "personal"), ("B", "aca")]
-    assert comparison.baseline(("B", "aca")) == ("A", "server")
+    assert comparison.rows == [("A", "server"), ("A", "personal"), ("B", "global")]
+    assert comparison.baseline(("B", "global")) == ("A", "server")
     assert comparison.judged_claims()[0].higher == ("A", "server")
 
 
@@ -70,29 +80,29 @@ def test_headline_is_the_metric_that_the_study_names():
     """UA beside an official test: A's last two .3, .5 and .2, .2 make 40 and 20: 30 and 14.14."""
     comparison = compared(headline="ua")
     for seed, values in ((1, [0.9, 0.3, 0.5]), (2, [0.1, 0.2, 0.2])):
-        comparison.curves["A", "aca", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
-    assert header(comparison)[-2:] == [
+        comparison.curves["A", "global", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
+    assert main_table(comparison).header[-2:] == [
         "UA %, best",
         "UA %, mean of last 2 evaluations",
     ]  # one row has UA: no differences
-    assert cells(comparison)[0][-1] == "30.00 ± 14.14"
-    assert cells(comparison)[1][-1] == ""
+    assert main_table(comparison).rows[0][-1] == "30.00 ± 14.14"
+    assert main_table(comparison).rows[1][-1] == ""
     with pytest.raises(RecipeError, match="headline: no row has wlp; there are server_accuracy"):
-        header(compared(headline="wlp"))
+        main_table(compared(headline="wlp"))
 
 
 def test_cost_to_a_number_by_hand():
     """.6: A at rounds 4 and 2: 8 and 4 bytes up, 12 and 6 down; B in one seed at 6, of 3 x 2 and 3 x 3."""
     comparison = compared(target=0.6)
-    assert comparison.costs(("A", "aca")) == {
+    assert comparison.costs(("A", "global")) == {
         "rounds": [4, 2],
         "bytes_up": [8, 4],
         "bytes_down": [12, 6],
         "bytes": [20, 10],
         "sim_s": [2.0, 1.0],
     }
-    assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
-    assert comparison.costs(("B", "aca"))["bytes"] == [15, None]
+    assert comparison.costs(("B", "global"))["rounds"] == [6, None]
+    assert comparison.costs(("B", "global"))["bytes"] == [15, None]
 
 
 def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
@@ -100,13 +110,13 @@ def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
     error = "local_calibration_error"
     comparison = compared(headline=error, target=0.2)
     for seed, values in ((1, [0.1, 0.3, 0.5]), (2, [0.3, 0.2, 0.4])):
-        comparison.curves["A", "aca", seed, error] = Curve([2, 4, 6], values, any_costs(3), better=min)
+        comparison.curves["A", "global", seed, error] = Curve([2, 4, 6], values, any_costs(3), better=min)
     assert comparison.metrics == ["server_accuracy", error]
-    assert comparison.values(("A", "aca"), error, "best") == [0.1, 0.2]
-    assert comparison.values(("A", "aca"), "server_accuracy", "best") == [0.5, 0.6]
-    assert comparison.costs(("A", "aca"))["rounds"] == [2, 4]
-    assert header(comparison)[2:4] == [error, f"{error}, best"]
-    assert cells(comparison)[0][2] == "0.4500 ± 0.0707"
+    assert comparison.values(("A", "global"), error, "best") == [0.1, 0.2]
+    assert comparison.values(("A", "global"), "server_accuracy", "best") == [0.5, 0.6]
+    assert comparison.costs(("A", "global"))["rounds"] == [2, 4]
+    assert main_table(comparison).header[2:4] == [error, f"{error}, best"]
+    assert main_table(comparison).rows[0][2] == "0.4500 ± 0.0707"
     assert f"Smaller is better: {error}." in remarks(comparison)
 
 
@@ -119,24 +129,24 @@ def test_study_names_only_metrics_that_there_may_be():
 def test_target_is_a_runs_own_best_seed_by_seed():
     """A's best is .6 in seed 1 and .8 in seed 2; B reaches the first in round 6 and never the second."""
     comparison = compared(target={"run": "A"})
-    assert comparison.costs(("A", "aca"))["rounds"] == [4, 6]
-    assert comparison.costs(("B", "aca"))["rounds"] == [6, None]
+    assert comparison.costs(("A", "global"))["rounds"] == [4, 6]
+    assert comparison.costs(("B", "global"))["rounds"] == [6, None]
 
 
 def test_target_of_a_run_without_the_headline_is_pointed_out():
     """A has official tests only, as a server's model may; the rows are compared by UA."""
     comparison = compared(target={"run": "A"}, headline="ua")
-    comparison.curves["B", "aca", 1, "ua"] = Curve([2], [0.5], any_costs(1))
-    assert cost_cells(comparison)[1][-5:] == [""] * 5
+    comparison.curves["B", "global", 1, "ua"] = Curve([2], [0.5], any_costs(1))
+    assert cost_table(comparison).rows[1][-5:] == [""] * 5
     assert "The target's run has no UA %, so there is no target." in remarks(comparison)
 
 
 def test_relative_change_against_another_row_by_hand():
     """A ends at .4 and .8, B at .9 and .3: .9 / .4 - 1 = 1.25 and .3 / .8 - 1 = -.625, mean .3125."""
     comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
-    assert comparison.relative_changes(("B", "aca")) == pytest.approx([1.25, -0.625])
-    assert header(comparison)[-1] == "relative change %"
-    assert [line[-1] for line in cells(comparison)] == ["", "+31.25 ± 132.58"]
+    assert comparison.relative_changes(("B", "global")) == pytest.approx([1.25, -0.625])
+    assert main_table(comparison).header[-1] == "relative change %"
+    assert [line[-1] for line in main_table(comparison).rows] == ["", "+31.25 ± 132.58"]
     assert remarks(comparison)[-1] == (
         "Relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
     )
@@ -145,15 +155,15 @@ def test_relative_change_against_another_row_by_hand():
 def test_a_row_without_an_accuracy_in_common_has_no_change():
     comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
     curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
-    assert Comparison(comparison.study, curves, comparison.totals).relative_changes(("B", "aca")) == []
+    assert Comparison(comparison.study, curves, comparison.totals).relative_changes(("B", "global")) == []
 
 
 def test_printed_value_stands_beside_the_row_that_the_study_links():
     """KDIA (T) 57.29 and FedAvg 50.41 in KDIA's Table 2."""
-    runs = [{"label": "A", "published": {"aca": "KDIA (T)"}}, {"label": "B", "published": "FedAvg"}]
+    runs = [{"label": "A", "published": {"global": "KDIA (T)"}}, {"label": "B", "published": "FedAvg"}]
     comparison = compared(runs=runs, published=[KDIA])
-    assert header(comparison)[-1] == "published accuracy"
-    assert [line[-1] for line in cells(comparison)] == ["57.29 ± 0.97", "50.41 ± 1.91"]
+    assert main_table(comparison).header[-1] == "published accuracy"
+    assert [line[-1] for line in main_table(comparison).rows] == ["57.29 ± 0.97", "50.41 ± 1.91"]
     (paper,) = published_tables(comparison)
     assert "rank correlation" not in paper.title  # two rows have no order to speak of
 
@@ -165,15 +175,15 @@ def test_metric_that_several_papers_print_has_a_column_for_each():
     fedkf = {"paper": "fedkf", "table": "V", "where": emnist, "metric": "AMP"}
     runs = [{"label": "A", "published": "FedAvg"}, {"label": "B", "published": "FedProx"}]
     comparison = compared(runs=runs, published=[KDIA, dafkd, fedkf])
-    assert header(comparison)[-3:] == [
+    assert main_table(comparison).header[-3:] == [
         "published accuracy (kdia)",
         "published accuracy (dafkd)",
         "published AMP",
     ]
-    assert cells(comparison)[0][-3:] == ["50.41 ± 1.91", "95.16 ± 0.79", "75.61 ± 0.92"]
+    assert main_table(comparison).rows[0][-3:] == ["50.41 ± 1.91", "95.16 ± 0.79", "75.61 ± 0.92"]
 
 
-@pytest.mark.parametrize("limits", [{"rows": ["A"]}, {"models": ["aca"]}])
+@pytest.mark.parametrize("limits", [{"rows": ["A"]}, {"models": ["global"]}])
 def test_printed_value_of_another_side_stays_away(limits):
     """B is another row, and its model another, than the table is about."""
     comparison = compared(
@@ -182,9 +192,9 @@ def test_printed_value_of_another_side_stays_away(limits):
     )
     for seed in (1, 2):
         comparison.curves["B", "server", seed, "server_accuracy"] = comparison.curves.pop(
-            ("B", "aca", seed, "server_accuracy")
+            ("B", "global", seed, "server_accuracy")
         )
-    assert [line[-1] for line in cells(comparison)] == ["50.41 ± 1.91", ""]
+    assert [line[-1] for line in main_table(comparison).rows] == ["50.41 ± 1.91", ""]
 
 
 def test_agreement_of_both_orders_by_hand():
@@ -195,6 +205,6 @@ def test_agreement_of_both_orders_by_hand():
         {"label": "C", "published": "FedAvg"},
     ]
     comparison = compared(runs=runs, published=[KDIA], seeds=[1])
-    comparison.curves["C", "aca", 1, "server_accuracy"] = Curve([2], [0.2], any_costs(1))
+    comparison.curves["C", "global", 1, "server_accuracy"] = Curve([2], [0.2], any_costs(1))
     (paper,) = published_tables(comparison)
     assert paper.title.endswith("of accuracy against our official test %, last, over 3 rows: 0.33")

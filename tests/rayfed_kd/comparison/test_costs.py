@@ -1,31 +1,33 @@
 """What rows cost, by hand: bytes, codecs' factors, epsilon, and the pictures over them."""
 
-import json
 import math
 from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from known_comparison import COSTS, any_costs, compared, run_locally, write_yaml
-from small_recipes import THREE_CLIENTS
+from known_comparison import COSTS, any_costs, compared, write_yaml
 
 from rayfed_kd.cli.main import commands
-from rayfed_kd.cluster.server.ledger import METADATA, SIMULATION
-from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.cluster.server.traffic import METADATA, SIMULATION
+from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.costs import AXES, MIB, NOT_COUNTED, Cost, RunTotals, read_totals
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
-from rayfed_kd.comparison.table_text import cells, header, remarks
-from rayfed_kd.comparison.writers.cost_table import cost_cells, cost_header, cost_title, number_text
-from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.table_text import remarks
+from rayfed_kd.comparison.writers.all_tables import (
+    cost_table,
+    cost_title,
+    main_table,
+    number_text,
+    render_markdown,
+)
 from rayfed_kd.comparison.writers.latex import render_latex
-from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.comparison.writers.pictures import against_picture
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.reporting.comparison_section import comparison_section
+from rayfed_kd.reporting.study_sections import comparison_section
 from rayfed_kd.results.charts.lines import spans_a_decade
 from rayfed_kd.results.tables import TableWriter
 
@@ -62,8 +64,8 @@ def sent(label):
 def test_costs_of_a_run_by_hand():
     """A sends 3 times 4 and 6 MiB, B 2 and 3; A needs 3 simulated seconds and B has no clock."""
     comparison = mebibytes(compared())
-    assert cost_header(comparison) == ["run", "MiB up", "MiB down", "MiB", "simulated s"]
-    assert cost_cells(comparison) == [
+    assert cost_table(comparison).header == ["run", "MiB up", "MiB down", "MiB", "simulated s"]
+    assert cost_table(comparison).rows == [
         ["A", "12.00", "18.00", "30.00", "3.0"],
         ["B", "6.00", "9.00", "15.00", ""],
     ]
@@ -76,18 +78,18 @@ def test_the_fastest_seeds_real_seconds_are_shown_where_the_study_asks_for_total
     slower = {key: replace(run, cost=replace(run.cost, wall_s=10.5)) for key, run in known.totals.items()}
     totals = {**known.totals, ("A", 1): slower["A", 1]}
     comparison = Comparison(known.study, known.curves, totals)
-    assert cost_header(comparison)[-1] == "real s, fastest seed"
-    assert [line[-1] for line in cost_cells(comparison)] == ["1.5", "1.5"]
+    assert cost_table(comparison).header[-1] == "real s, fastest seed"
+    assert [line[-1] for line in cost_table(comparison).rows] == ["1.5", "1.5"]
 
 
 def test_codecs_have_the_bytes_without_them_and_the_factor():
     """48 MiB up for 12 are 4 times as much, 18 for 18 once, 66 for 30 2.2 times."""
     comparison = mebibytes(compared(), raw=(48, 18))
-    assert cost_header(comparison)[4:7] == [
+    assert cost_table(comparison).header[4:7] == [
         f"without codec: {name}" for name in ("MiB up", "MiB down", "MiB")
     ]
-    assert cost_cells(comparison)[0][4:7] == ["48.00 (x 4)", "18.00", "66.00 (x 2.2)"]
-    assert cost_cells(comparison)[1][4:7] == ["6.00", "9.00", "15.00"]
+    assert cost_table(comparison).rows[0][4:7] == ["48.00 (x 4)", "18.00", "66.00 (x 2.2)"]
+    assert cost_table(comparison).rows[1][4:7] == ["6.00", "9.00", "15.00"]
     assert "how many times as much" in cost_title(comparison)
 
 
@@ -95,14 +97,14 @@ def test_cost_to_the_target_in_each_direction():
     """.6: A in rounds 4 and 2: 8 and 4 MiB up, 12 and 6 down, 2 and 1 s; B with seed 1 in round 6."""
     comparison = mebibytes(compared(target=0.6))
     names = ("rounds", "MiB up", "MiB down", "MiB", "simulated s")
-    assert cost_header(comparison)[-5:] == [f"to target: {name}" for name in names]
-    assert cost_cells(comparison)[0] == [
-        *("A (aca)", "12.00", "18.00", "30.00", "3.0"),
+    assert cost_table(comparison).header[-5:] == [f"to target: {name}" for name in names]
+    assert cost_table(comparison).rows[0] == [
+        *("A (global)", "12.00", "18.00", "30.00", "3.0"),
         *("3.0", "6.00", "9.00", "15.00", "1.5"),
     ]
-    assert cost_cells(comparison)[1][5:] == ["6.0 (1 of 2 seeds)", "6.00", "9.00", "15.00", ""]
+    assert cost_table(comparison).rows[1][5:] == ["6.0 (1 of 2 seeds)", "6.00", "9.00", "15.00", ""]
     never = mebibytes(compared(target=0.95))
-    assert [line[5:] for line in cost_cells(never)] == [["not reached", "", "", "", ""]] * 2
+    assert [line[5:] for line in cost_table(never).rows] == [["not reached", "", "", "", ""]] * 2
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,8 @@ def private(**rows):
 
 def test_epsilon_stands_in_the_table_and_says_of_what_it_is():
     comparison = private(A=(6.0, 6.0))
-    assert header(comparison)[-2:] == ["epsilon", "delta"]
-    assert [line[-2:] for line in cells(comparison)] == [["6", "1e-05"], ["none", "none"]]
+    assert main_table(comparison).header[-2:] == ["epsilon", "delta"]
+    assert [line[-2:] for line in main_table(comparison).rows] == [["6", "1e-05"], ["none", "none"]]
     assert remarks(comparison)[-1] == (
         "Epsilon is of one client's data, after the last round: replace one client, noise at the server, "
         "2 of 4 clients in A."
@@ -155,7 +157,7 @@ def test_epsilon_over_seeds(epsilons, text):
     comparison = private(A=(1.0, 1.0), B=(1.0, 1.0))
     for seed, epsilon in enumerate(epsilons, start=1):
         comparison.totals["B", seed].privacy["epsilon"] = epsilon
-    assert [line[-2] for line in cells(comparison)] == ["1", text]
+    assert [line[-2] for line in main_table(comparison).rows] == ["1", text]
 
 
 def test_costs_and_epsilon_are_in_every_file(tmp_path):
@@ -188,8 +190,8 @@ def points(figure, label):
 def test_headline_is_drawn_over_bytes_with_all_rows_named():
     """A's means over two seeds are .6, .6, .6 at 10, 20, 30 MiB; B's .1, .2, .6 at 5, 10, 15."""
     figure = against_picture(mebibytes(compared()), "server_accuracy", "bytes")
-    assert points(figure, "A (aca)") == [[10, 20, 30], pytest.approx([60.0, 60.0, 60.0])]
-    assert points(figure, "B (aca)") == [[5, 10, 15], pytest.approx([10.0, 20.0, 60.0])]
+    assert points(figure, "A (global)") == [[10, 20, 30], pytest.approx([60.0, 60.0, 60.0])]
+    assert points(figure, "B (global)") == [[5, 10, 15], pytest.approx([10.0, 20.0, 60.0])]
     (axes,) = figure.axes
     assert (axes.get_xscale(), axes.get_xlabel()) == ("linear", "MiB sent, up and down")
     (first, _) = axes.collections  # a band for each row: A's deviations are .1414, 0 and .2828
@@ -204,7 +206,7 @@ def test_headline_is_drawn_over_bytes_with_all_rows_named():
 
 @pytest.mark.parametrize(("axis", "costs"), [("bytes_up", [4, 8, 12]), ("bytes_down", [6, 12, 18])])
 def test_each_direction_is_an_axis(axis, costs):
-    assert points(against_picture(mebibytes(compared()), "server_accuracy", axis), "A (aca)")[0] == costs
+    assert points(against_picture(mebibytes(compared()), "server_accuracy", axis), "A (global)")[0] == costs
 
 
 def test_axis_is_logarithmic_beyond_a_decade():
@@ -221,26 +223,26 @@ def test_axis_is_logarithmic_beyond_a_decade():
 def test_row_without_privacy_is_a_line_over_epsilon():
     """A's epsilon is 2, 4, 6 after its evaluations; B ends at (.9 + .3) / 2."""
     figure = against_picture(private(A=(6.0, 6.0)), "server_accuracy", "epsilon")
-    assert points(figure, "A (aca)")[0] == [2.0, 4.0, 6.0]
-    name = "B (aca), no finite epsilon"
+    assert points(figure, "A (global)")[0] == [2.0, 4.0, 6.0]
+    name = "B (global), no finite epsilon"
     assert points(figure, name)[1] == pytest.approx([60.0, 60.0])
 
 
 def test_infinite_epsilon_and_a_row_that_sends_nothing_are_lines():
     figure = against_picture(private(A=(math.inf, math.inf), B=(3.0, 3.0)), "server_accuracy", "epsilon")
-    assert points(figure, "A (aca), no finite epsilon")[1] == pytest.approx([60.0, 60.0])
+    assert points(figure, "A (global), no finite epsilon")[1] == pytest.approx([60.0, 60.0])
     comparison = mebibytes(compared())
     for key, curve in list(comparison.curves.items()):
         if key[0] == "B":
             comparison.curves[key] = Curve(curve.rounds, curve.values, any_costs(3))
-    assert points(against_picture(comparison, "server_accuracy", "bytes"), "B (aca), sends nothing")
+    assert points(against_picture(comparison, "server_accuracy", "bytes"), "B (global), sends nothing")
 
 
 def test_more_rows_than_colours_have_looks_of_their_own():
     labels = [f"row {number}" for number in range(10)]
     study = Study.model_validate({"folder": "x", "runs": [{"label": label} for label in labels]})
     curves = {
-        (label, "aca", 1, "amp"): Curve([1, 2], [0.1, 0.2], [Cost(1, 1), Cost(2, 2)]) for label in labels
+        (label, "global", 1, "amp"): Curve([1, 2], [0.1, 0.2], [Cost(1, 1), Cost(2, 2)]) for label in labels
     }
     (axes,) = against_picture(Comparison(study, curves, {}), "amp", "bytes").axes
     looks = {
@@ -304,41 +306,6 @@ def test_totals_are_read_from_the_tables_and_leave_out_what_does_not_count(tmp_p
     assert totals.cost.wall_s == 4.0
     assert (totals.raw_bytes_up, totals.raw_bytes_down, totals.raw_bytes) == (390, 10, 400)
     assert (totals.privacy["epsilon"], totals.privacy["delta"]) == (1.0, 1e-6)
-
-
-def test_rows_with_codec_and_privacy_from_runs_to_files(tmp_path):
-    """An 8-bit reply of P weights is P + 8 bytes a tensor for 4 P, so a factor a little below 4."""
-    pytest.importorskip("dp_accounting")
-    base = write_yaml(tmp_path / "base.yaml", THREE_CLIENTS)
-    eight = "codec.up.weights=[difference, {name: uniform, bits: 8}]"
-    rows = [
-        {"label": "plain"},
-        {"label": "8 bits", "overrides": [eight]},
-        {"label": "private", "overrides": ["privacy={clip: 1.0, noise_multiplier: 0.5}"]},
-    ]
-    content = {
-        "base": str(base),
-        "folder": str(tmp_path / "runs"),
-        "runs": rows,
-        "against": ["bytes", "epsilon"],
-    }
-    comparison = compare(Study.model_validate(content), run=run_locally())
-    write_comparison(comparison, tmp_path / "runs")
-    plain, coded, _ = (comparison.seed_totals(row["label"])[1] for row in rows)
-    assert plain.raw_bytes_up == plain.cost.bytes_up == plain.cost.bytes_down == coded.raw_bytes_up
-    assert 3.9 < coded.raw_bytes_up / coded.cost.bytes_up < 4.0
-    summary = json.loads((tmp_path / "runs" / "8-bits-seed1" / "summary.json").read_text())
-    assert summary["bytes"]["up"] == coded.cost.bytes_up
-    assert summary["bytes"]["raw_by_kind"]["weights"]["up"] == coded.raw_bytes_up
-    spent = json.loads((tmp_path / "runs" / "private-seed1" / "summary.json").read_text())["privacy"]
-    shown = {line[0]: line[header(comparison).index("epsilon")] for line in cells(comparison)}
-    assert shown == {
-        "plain (aca)": "none",
-        "8 bits (aca)": "none",
-        "private (aca)": f"{spent['epsilon']:.4g}",
-    }
-    written = {path.name for path in (tmp_path / "runs").glob("against-*.png")}
-    assert written == {"against-bytes-amp.png", "against-epsilon-amp.png"}
 
 
 def test_command_line_draws_over_an_axis_and_refuses_another_before_the_first_run(study, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 from known_comparison import any_costs, compared, run_locally
 
 from rayfed_kd.comparison.checking import check_study
-from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.compare import compare_runs as compare
+from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import (
@@ -20,13 +21,11 @@ from rayfed_kd.comparison.differences import (
 )
 from rayfed_kd.comparison.studies import Claim, Study
 from rayfed_kd.comparison.study_tables import without_rows
-from rayfed_kd.comparison.table_text import cells, header, remarks
-from rayfed_kd.comparison.writers.claim_table import claim_cells
-from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.table_text import remarks
+from rayfed_kd.comparison.writers.all_tables import claim_cells, main_table, render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
-from rayfed_kd.comparison.writers.markdown import render_markdown
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.reporting.comparison_section import comparison_section
+from rayfed_kd.reporting.study_sections import comparison_section
 
 B_ABOVE_A = {"says": "B above A", "higher": "B", "lower": "A"}
 
@@ -110,8 +109,8 @@ def test_no_number_of_seeds_decides_no_difference():
 def test_difference_to_the_first_row_stands_in_the_table_by_hand():
     """Last two: A .5 and .7, B .55 and .25: +5 and -45, mean -20, deviation 35.36, half width 12.706 * 25."""
     comparison = compared()
-    assert header(comparison)[-1] == "difference to A (aca) [95 % interval]"
-    assert [line[-1] for line in cells(comparison)] == ["", "-20.00 [-337.66, +297.66], undecided"]
+    assert main_table(comparison).header[-1] == "difference to A (global) [95 % interval]"
+    assert [line[-1] for line in main_table(comparison).rows] == ["", "-20.00 [-337.66, +297.66], undecided"]
 
 
 def with_five_seeds(**study):
@@ -122,14 +121,14 @@ def with_five_seeds(**study):
     comparison = compared(seeds=[1, 2, 3, 4, 5], **study)
     for seed, difference in enumerate((0.1, -0.05, 0.0, 0.15, 0.05), start=1):
         for label, value in (("A", 0.5), ("B", 0.5 + difference)):
-            comparison.curves[label, "aca", seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+            comparison.curves[label, "global", seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
     return comparison
 
 
 def test_number_of_seeds_that_would_decide_is_told_from_five_seeds_on():
     """Of two seeds the deviation is known so badly that any number would be a guess."""
     comparison = with_five_seeds(claims=[B_ABOVE_A])
-    assert remarks(comparison)[-1].endswith("(`--add-seeds N` runs them): B (aca) 8.")
+    assert remarks(comparison)[-1].endswith("(`--add-seeds N` runs them): B (global) 8.")
     assert claim_cells(comparison)[0][-1] == "not shown; 8 more seeds would decide"
     two = compared(claims=[B_ABOVE_A])
     assert remarks(two)[-1] == (
@@ -142,8 +141,8 @@ def test_rows_that_are_equal_with_every_seed_are_said_to_be_and_wait_for_no_furt
     """As CCVR's model before its last step, which is FedAvg's."""
     comparison = with_five_seeds()
     for seed in range(1, 6):
-        comparison.curves["B", "aca", seed, "server_accuracy"] = Curve([6], [0.5], any_costs(1))
-    assert [line[-1] for line in cells(comparison)] == ["", "+0.00 [+0.00, +0.00], equal"]
+        comparison.curves["B", "global", seed, "server_accuracy"] = Curve([6], [0.5], any_costs(1))
+    assert [line[-1] for line in main_table(comparison).rows] == ["", "+0.00 [+0.00, +0.00], equal"]
     assert not any("more seeds" in remark for remark in remarks(comparison))
 
 
@@ -166,17 +165,18 @@ def test_models_may_have_a_baseline_of_their_own():
         for seed, value in zip((1, 2), values, strict=True):
             comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
     assert comparison.difference(("B", "personal")).by_seed == pytest.approx({1: 0.3, 2: 0.2})
-    assert comparison.baseline(("B", "aca")) == ("A", "aca")
+    assert comparison.baseline(("B", "global")) == ("A", "global")
     assert comparison.difference(("C", "personal")) is None
     shown = {
-        line[0]: line[header(comparison).index("difference to A (aca) [95 % interval]")]
-        for line in cells(comparison)
+        line[0]: line[main_table(comparison).header.index("difference to A (global) [95 % interval]")]
+        for line in main_table(comparison).rows
     }
     # 2 seeds: half the interval is 12.706 times the deviation 0.0707 over the root of 2.
     assert shown["B (personal)"] == "+25.00 [-38.53, +88.53] to C (personal), undecided"
-    assert " to " not in shown["B (aca)"]
+    assert " to " not in shown["B (global)"]
     assert any(
-        "less that of A (aca), or of the row that it names, with" in remark for remark in remarks(comparison)
+        "less that of A (global), or of the row that it names, with" in remark
+        for remark in remarks(comparison)
     )
     assert "Baselines: no row evaluates nearest." in remarks(comparison)
 
@@ -187,16 +187,18 @@ def test_the_columns_title_names_the_usual_model_and_a_row_what_else_it_is_held_
     for row in [("A", "oca"), ("B", "oca"), ("C", "global")]:
         for seed, value in ((1, 0.5), (2, 0.6)):
             comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
-    title = "difference to A (aca) [95 % interval]"
-    shown = {line[0]: line[header(comparison).index(title)] for line in cells(comparison)}
+    title = "difference to A (global) [95 % interval]"
+    shown = {
+        line[0]: line[main_table(comparison).header.index(title)] for line in main_table(comparison).rows
+    }
     assert shown["B (oca)"] == "+0.00 [+0.00, +0.00] to A (oca), equal"
     assert shown["C (global)"]
-    assert " to " not in shown["C (global)"] + shown["B (aca)"]
+    assert " to " not in shown["C (global)"] + shown["B (global)"]
 
 
 def test_without_a_second_seed_there_is_no_column():
     comparison = compared(seeds=[1])
-    assert "difference" not in " ".join(header(comparison))
+    assert "difference" not in " ".join(main_table(comparison).header)
     assert not any("Difference" in remark for remark in remarks(comparison))
 
 
@@ -207,11 +209,11 @@ def test_claims_get_a_verdict_everywhere(tmp_path):
     first, second = claim_cells(comparison)
     assert first == [
         "B above A",
-        "official test %, mean of last 2 evaluations: B (aca) less A (aca)",
+        "official test %, mean of last 2 evaluations: B (global) less A (global)",
         "-20.00 [-337.66, +297.66]",
         "not shown; 2 seeds are too few to say how many more would decide",
     ]
-    assert second[1] == "MiB sent: A (aca) less B (aca)"
+    assert second[1] == "MiB sent: A (global) less B (global)"
     assert second[3] == "shown; also after Holm's correction"
     assert "| B sends less | MiB sent: " in render_markdown(comparison)
     assert r"B sends less & MiB sent: " in render_latex(comparison)
@@ -265,7 +267,7 @@ def test_margin_in_the_older_unit_is_refused(study, metric):
     ("study", "why"),
     [
         ({"seeds": [1]}, "fewer than two seeds have both numbers"),
-        ({"claims": [{**B_ABOVE_A, "lower": {"run": "A", "model": "x"}}]}, "A evaluates no x; it has aca"),
+        ({"claims": [{**B_ABOVE_A, "lower": {"run": "A", "model": "x"}}]}, "A evaluates no x; it has global"),
     ],
 )
 def test_claim_without_two_seeds_of_both_rows_has_no_verdict_and_says_why(study, why):
@@ -274,7 +276,7 @@ def test_claim_without_two_seeds_of_both_rows_has_no_verdict_and_says_why(study,
 
 
 def test_what_is_about_a_row_left_out_goes_with_it():
-    study = compared(claims=[B_ABOVE_A], baseline="A", baselines={"aca": "A", "oca": "B"}).study
+    study = compared(claims=[B_ABOVE_A], baseline="A", baselines={"global": "A", "oca": "B"}).study
     left = without_rows(study, ["A"])
     assert (left.claims, left.baseline, left.baselines) == ([], None, {"oca": "B"})
     assert without_rows(study, []).claims == study.claims
@@ -285,7 +287,7 @@ def test_what_is_about_a_row_left_out_goes_with_it():
     ("key", "value", "message"),
     [
         ("baseline", "C", r"baseline: 'C' is unknown; expected one of A, B b"),
-        ("baselines", {"aca": "C"}, r"baselines\.aca: 'C' is unknown; expected one of A, B b"),
+        ("baselines", {"global": "C"}, r"baselines\.global: 'C' is unknown; expected one of A, B b"),
         ("claims", {"says": "x", "higher": "A", "lower": "C"}, r"claims\[0\]: 'C' is unknown"),
     ],
 )

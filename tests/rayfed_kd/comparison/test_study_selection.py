@@ -63,12 +63,6 @@ def test_labels_with_commas_stand_in_quotes_in_a_sentence():
     assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
 
 
-def test_study_as_its_file_has_it_tells_of_no_change(tables):
-    asked = select_studies([str(tables)], seeds=3)
-    assert asked == select_studies([str(tables)])
-    assert "changed" not in asked[0].title
-
-
 def test_rows_own_settings_that_the_command_line_takes_the_place_of_are_told(study):
     """C and D set another rate, D within the whole optimiser; B has the number that is asked for."""
     rates = {
@@ -136,11 +130,6 @@ def test_choice_of_what_is_not_there_is_answered_with_what_is(tables, chosen, me
     assert message in str(caught.value)
 
 
-def test_table_of_a_study_that_has_but_one_is_refused():
-    with pytest.raises(RecipeError, match="--table 'x': this study has a single table, which has no name"):
-        select_studies(["configs/quickstart.yaml"], tables=["x"])
-
-
 def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
     source = write_yaml(tmp_path / "one.yaml", THREE_CLIENTS)
     (study,) = select_studies([str(source)], ["rounds=3"], seeds=2)
@@ -181,12 +170,6 @@ def test_recipes_on_the_command_line_are_rows(tmp_path):
     assert (study.seeds, study.folder) == ([1, 2, 3], "elsewhere")
 
 
-def test_misspelt_key_of_a_study_is_told(tmp_path):
-    path = write_yaml(tmp_path / "study.yaml", {"folder": "x", "run": []})
-    with pytest.raises(RecipeError, match=r"run is no key of a study. Did you mean runs\?"):
-        read_study(path)
-
-
 @pytest.mark.parametrize("key", ["base", "seeds", "claims"])
 def test_study_whose_runs_are_misspelt_is_told_that_it_needs_them(tmp_path, key):
     path = write_yaml(tmp_path / "bad.yaml", {"title": "T", key: [], "rows": [{"label": "A"}]})
@@ -225,6 +208,7 @@ def test_what_the_command_line_changes_is_a_fact_of_the_study(tables):
         ({"seeds": [1, "one"]}, "seeds.1 = 'one': expected a whole number"),
         ({"last": 1.5}, "last = 1.5: expected a whole number"),
         ({"totals": "perhaps"}, "totals = 'perhaps': expected true or false"),
+        ({"run": []}, "run is no key of a study. Did you mean runs?"),
     ],
 )
 def test_value_of_another_kind_is_answered_in_words(tmp_path, changes, message):
@@ -259,11 +243,6 @@ def test_study_given_to_run_is_told(tmp_path):
         load_recipe(path)
 
 
-def test_folder_of_a_run_is_not_a_comparisons_to_set(tmp_path):
-    with pytest.raises(RecipeError, match="a comparison gives each run its folder; expected --folder"):
-        select_studies(["configs/quickstart.yaml"], ["results.folder=there"])
-
-
 def test_seeds_are_added_to_those_that_are_there(tables, tmp_path):
     """Of seeds 1, 2, 3 the study's; 4 was added before; 5 was cut off in the second table."""
     for table in ("lr-.1", "lr-.2"):
@@ -296,18 +275,19 @@ def test_own_seeds_are_any_numbers_once(tables):
             select_studies([str(tables)], seeds=wrong)
 
 
-def test_seeds_and_further_seeds_are_refused_together(tables):
-    with pytest.raises(RecipeError, match="--seeds and --add-seeds: expected one of them"):
-        select_studies([str(tables)], seeds=2, add_seeds=1)
-
-
-def test_recipe_that_is_named_twice_is_refused(tmp_path):
-    recipe = str(write_yaml(tmp_path / "a.yaml", {"method": {"name": "fedavg"}}))
-    with pytest.raises(RecipeError, match=r"a.yaml is named twice; expected each recipe once"):
-        select_studies([recipe, recipe])
-
-
-def test_empty_list_of_seeds_is_answered(study, tmp_path):
-    path = write_yaml(tmp_path / "study.yaml", {**study.model_dump(exclude_none=True), "seeds": []})
-    with pytest.raises(RecipeError, match=r"seeds = \[\]: expected a list of at least 1"):
-        select_studies([str(path)])
+@pytest.mark.parametrize(
+    ("more", "choice", "message"),
+    [
+        ([], {"tables": ["x"]}, "--table 'x': this study has a single table, which has no name"),
+        ([], {"seeds": 2, "add_seeds": 1}, "--seeds and --add-seeds: expected one of them"),
+        (["configs/quickstart.yaml"], {}, r"quickstart.yaml is named twice; expected each recipe once"),
+        (
+            [],
+            {"overrides": ["results.folder=there"]},
+            "a comparison gives each run its folder; expected --folder",
+        ),
+    ],
+)
+def test_choice_that_does_not_fit_is_refused(more, choice, message):
+    with pytest.raises(RecipeError, match=message):
+        select_studies(["configs/quickstart.yaml", *more], **choice)

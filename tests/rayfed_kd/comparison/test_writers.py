@@ -5,28 +5,25 @@ import io
 import re
 from dataclasses import replace
 
-import pyarrow.parquet as pq
 import pytest
-from known_comparison import compared, relabelled, run_locally
+from known_comparison import KDIA, compared, relabelled
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.study_changes import change_study
-from rayfed_kd.comparison.writers.all_tables import print_comparison
-from rayfed_kd.comparison.writers.files import write_comparison
+from rayfed_kd.comparison.writers.all_tables import print_comparison, render_markdown
 from rayfed_kd.comparison.writers.latex import escape_latex, render_latex
-from rayfed_kd.comparison.writers.markdown import render_markdown
-from rayfed_kd.reporting.comparison_section import comparison_section, study_title
+from rayfed_kd.reporting.study_sections import comparison_section, study_title
 
 
 def test_bar_in_a_label_stays_in_its_cell_of_the_markdown_table_and_of_the_report():
     """One cell more would shift the numbers below the wrong heading."""
     text = render_markdown(relabelled("B | b|"))
-    assert r"| B \| b\| (aca) | 60.00" in text
+    assert r"| B \| b\| (global) | 60.00" in text
     table, costs = comparison_section("x", text).tables
-    assert [row[0] for row in table.rows] == ["A (aca)", "B | b| (aca)"]
+    assert [row[0] for row in table.rows] == ["A (global)", "B | b| (global)"]
     assert {len(row) for row in (table.header, *table.rows)} == {5}
     assert [row[0] for row in costs.rows] == ["A", "B | b|"]
 
@@ -45,7 +42,7 @@ def test_labels_and_titles_are_texts_in_the_markdown_and_the_same_in_the_report(
     assert html.unescape(shown).count(label) == text.count("&lt;img src=x onerror=alert(1)>") >= 2
     assert study_title(text) == title
     section = comparison_section("x", text)
-    assert [row[0] for row in section.tables[0].rows] == ["A (aca)", f"{label} (aca)"]
+    assert [row[0] for row in section.tables[0].rows] == ["A (global)", f"{label} (global)"]
 
 
 def test_latex_is_for_booktabs_and_escaped():
@@ -54,7 +51,7 @@ def test_latex_is_for_booktabs_and_escaped():
     assert lines[1].startswith("% Difference: ")
     assert lines[3] == r"\begin{tabular}{lrrrr}"
     assert lines[4] == r"\toprule"
-    assert lines[7] == r"A (aca) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 &  \\"
+    assert lines[7] == r"A (global) & 60.00 $\pm$ 28.28 & 70.00 $\pm$ 14.14 & 60.00 $\pm$ 14.14 &  \\"
     assert r"official test \%" in lines[5]
     end = lines.index(r"\end{tabular}")
     assert lines[end - 2] == r"\bottomrule"
@@ -70,13 +67,8 @@ def test_latex_is_for_booktabs_and_escaped():
 
 
 def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
-    named = {
-        "paper": "kdia",
-        "table": "2",
-        "where": {"dataset": "CIFAR-10", "beta": 0.1},
-        "differs": "20 % of N",
-    }
-    lines = render_latex(compared(title="x; 5 rounds & 1 seed", published=[named])).splitlines()
+    published = [{**KDIA, "differs": "20 % of N"}]
+    lines = render_latex(compared(title="x; 5 rounds & 1 seed", published=published)).splitlines()
     note, _, published = (lines[place - 1] for place, line in enumerate(lines) if line == r"\end{tabular}")
     assert note.startswith(
         r"\multicolumn{5}{p{\linewidth}}{\footnotesize x; 5 rounds \& 1 seed; last round, "
@@ -86,8 +78,7 @@ def test_latex_prints_what_was_shortened_and_not_only_as_a_comment():
 
 
 def test_published_rows_stand_beneath_with_what_differs():
-    named = {"paper": "kdia", "table": "2", "where": {"dataset": "CIFAR-10", "beta": 0.1}, "differs": "N 50"}
-    text = render_markdown(compared(published=[named]))
+    text = render_markdown(compared(published=[{**KDIA, "differs": "N 50"}]))
     assert "Published, kdia table 2 (dataset CIFAR-10, beta 0.1); here differs: N 50:" in text
     assert "| KDIA (T) | accuracy 57.29 ± 0.97 |" in text
 
@@ -98,15 +89,6 @@ def test_terminal_shows_an_overrides_brackets_in_the_title():
     changed = Comparison(change_study(known.study, ["x=[a, b]"]), known.curves, known.totals)
     print_comparison(changed, console)
     assert "x=[a, b]" in console.file.getvalue()
-
-
-def test_written_files(study, tmp_path):
-    comparison = compare(study, run=run_locally())
-    names = {path.name for path in write_comparison(comparison, tmp_path / "out")}
-    assert {"comparison.md", "comparison.tex", "comparison.parquet", "curves-amp.png"} <= names
-    rows = pq.read_table(tmp_path / "out" / "comparison.parquet").to_pylist()
-    amp = next(r for r in rows if (r["run"], r["metric"], r["statistic"]) == ("A", "amp", "last"))
-    assert amp["mean"] == pytest.approx(sum(amp["seeds"]) / 2)
 
 
 def files_below(folder):
@@ -134,7 +116,7 @@ def test_label_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(l
 )
 def test_latex_prints_every_character_of_a_label_as_it_is(label, printed):
     assert escape_latex(label) == printed
-    assert f"{printed} (aca) & " in render_latex(relabelled(label))
+    assert f"{printed} (global) & " in render_latex(relabelled(label))
 
 
 def test_line_break_in_a_title_does_not_end_latexs_comment():

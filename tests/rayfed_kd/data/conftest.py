@@ -10,12 +10,6 @@ from rayfed_kd.errors import RayfedError
 
 
 @pytest.fixture
-def own_cache(tmp_path, monkeypatch):
-    """A cache folder of the test's own, so that everything is decoded anew."""
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
 def read_or_refused(tmp_path, own_cache):
     """A function that holds what a source reads against what was written, or its refusal against one line.
 
@@ -23,14 +17,14 @@ def read_or_refused(tmp_path, own_cache):
     pattern of a refusal; the source's options.
     """
 
-    def check(source, written, **options):
+    def check(source, written, folder=tmp_path, **options):
         written = written if isinstance(written, str) else dict(written)
         if isinstance(written, str):
             with pytest.raises(RayfedError, match=written) as refused:
-                load_dataset(source, tmp_path, options=options)
+                load_dataset(source, folder, options=options)
             assert str(refused.value).isprintable()
             return
-        data = load_dataset(source, tmp_path, options=options)
+        data = load_dataset(source, folder, options=options)
         found = {"names": data.class_names, "labels": data.train.labels, "images": data.train.images}
         if data.test is not None:
             found |= {"test_labels": data.test.labels, "test_images": data.test.images}

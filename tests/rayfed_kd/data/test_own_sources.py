@@ -48,10 +48,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_wrong_source_is_one_message(case, tmp_path, monkeypatch):
+def test_a_wrong_source_is_one_message(case, tmp_path, own_module):
     body, message = BAD[case]
     module = f"wrong_{case.replace(' ', '_')}"
-    (tmp_path / f"{module}.py").write_text(f"{HEAD}    {body}\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    own_module(module, f"{HEAD}    {body}\n")
     with pytest.raises((DataError, RecipeError), match=message):
         load_dataset(f"{module}:own", tmp_path)

@@ -53,30 +53,11 @@ def test_local_split_keeps_a_fifth_for_the_test():
     assert partition.sizes.tolist() == [20, 20, 20, 20]
 
 
-def test_train_and_test_are_disjoint_ascending_and_complete():
-    partition = make_partition(pool_of(100), 7, "dirichlet", {"alpha": 0.3}, stream())
-    parts = [*partition.train, *partition.test]
-    assert sorted(np.concatenate(parts).tolist()) == list(range(100))
-    assert all((np.diff(part) > 0).all() for part in parts)
-
-
 @pytest.mark.parametrize(("size", "held"), [(1, 0), (2, 1), (3, 2), (10, 9)])
 def test_one_sample_stays_to_train_on(size, held):
     """round(0.99 n) is n for these: one less is held back."""
     partition = make_partition(pool_of(size), 1, "iid", {}, stream(), test_fraction=0.99)
     assert (len(partition.train[0]), len(partition.test[0])) == (size - held, held)
-
-
-def test_official_test_set_leaves_all_to_train_on():
-    partition = make_partition(pool_of(30), 3, "iid", {}, stream(), test="official")
-    assert (partition.sizes.tolist(), [len(part) for part in partition.test]) == ([10] * 3, [0] * 3)
-
-
-def test_local_split_takes_from_every_class():
-    """1000 of each of 5 classes: the 1000 held back have 200 of each, within 5 standard deviations (11)."""
-    pool = pool_of(5000)
-    partition = make_partition(pool, 1, "iid", {}, stream())
-    assert np.abs(np.bincount(pool.labels[partition.test[0]]) - 200).max() <= 55
 
 
 def test_counts_are_of_both_parts_by_class():
@@ -161,6 +142,7 @@ def test_saved_partition_of_other_data_is_refused(tmp_path):
         ([0, 0], ["train"] * 2, [0, None], None, "1 rows are empty"),
         ([0], ["train"], [0], {"clients": 1, "digest": "other"}, "is damaged: it is not what was saved"),
         ([0], ["train"], [0], [1], "its metadata is no mapping"),
+        (NONE, pa.array([], pa.string()), NONE, None, "has no samples"),
     ],
 )
 def test_wrong_file_is_told_with_its_fault(tmp_path, client, split, sample, meta, message):
@@ -169,13 +151,6 @@ def test_wrong_file_is_told_with_its_fault(tmp_path, client, split, sample, meta
         Partition.load(path, 10)
     assert str(told.value).startswith(f"partition.file: {path} ")
     assert message in str(told.value)
-
-
-def test_file_without_samples_is_refused(tmp_path):
-    empty = pa.array([], pa.int64())
-    path = write(tmp_path / "p.parquet", empty, pa.array([], pa.string()), empty)
-    with pytest.raises(DataError, match="has no samples"):
-        Partition.load(path, 10)
 
 
 def test_missing_column_and_missing_file_are_told(tmp_path):
@@ -201,11 +176,3 @@ def test_no_damaged_byte_changes_a_partition(tmp_path):
         else:
             assert [lists(again.train), lists(again.test)] == [lists(partition.train), lists(partition.test)]
     assert refused > len(saved) / 7 / 2
-
-
-def test_file_that_ends_early_is_refused(tmp_path):
-    path = tmp_path / "p.parquet"
-    make_partition(pool_of(50), 6, "iid", {}, stream()).save(path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(DataError, match="is no saved partition"):
-        Partition.load(path, 50)

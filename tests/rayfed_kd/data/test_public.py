@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from contexts import client_context, server_context
+from small_recipes import MADE_UP
 
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import DataError, RecipeError, RunError
@@ -11,13 +12,10 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
 
 RECIPE = {
+    **MADE_UP,
     "method": {"name": "fedavg"},
-    "model": {"name": "mlp", "hidden": 8},
-    "data": {"name": "synthetic", "samples": 60, "test_samples": 40, "shape": [1, 8, 8], "classes": 3},
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5, "public": {"fraction": 0.5}},
-    "local": {"epochs": 1, "batch_size": 16},
     "rounds": 1,
-    "sampling": {"fraction": 1.0},
 }
 NEEDY = """
 from rayfed_kd.algorithms.fedavg import FedAvg
@@ -201,16 +199,12 @@ def test_unknown_labels_are_not_given():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_the_first_round(changes, message, tmp_path, monkeypatch):
-    (tmp_path / "needy.py").write_text(NEEDY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_what_does_not_fit_is_refused_before_the_first_round(changes, message, own_module):
+    own_module("needy", NEEDY)
     with pytest.raises(RecipeError, match=message):
         setting(*changes)
 
 
-def test_method_that_needs_no_labels_runs_without(tmp_path, monkeypatch):
-    (tmp_path / "needy.py").write_text(NEEDY)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_method_that_needs_no_labels_runs_without(own_module):
+    own_module("needy", NEEDY)
     assert setting("method.name=needy:Samples", "partition.public={count: 5, labels: false}")

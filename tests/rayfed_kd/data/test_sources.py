@@ -1,30 +1,20 @@
 """Every format is read from small files made in it; missing data is told."""
 
-import gzip
 import json
-import pickle
-import struct
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from image_files import images, png, write_parquet
+from image_files import images, png, write_idx, write_parquet
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.data.sources.image_sets import CIFAR10
+from rayfed_kd.data.sources.image_sets import known_sets
 from rayfed_kd.errors import DataError, RecipeError
 
 NAMED = ["mnist", "fashion_mnist", "emnist_letters", "svhn", "cifar10", "cifar100", "cinic10", "femnist"]
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-def write_idx(path, array):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-    data = header + array.tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -59,24 +49,11 @@ def test_cifar_columns_are_known(name, image, label, classes, tmp_path):
     assert np.array_equal(np.moveaxis(data.train.images, 1, 3), pixels)
 
 
-def test_mnist_is_read_from_torchvisions_files(tmp_path):
-    raw = tmp_path / "MNIST" / "raw"
-    train, test = images(5, 28, 28), images(2, 28, 28, seed=1)
-    write_idx(raw / "train-images-idx3-ubyte", train)
-    write_idx(raw / "train-labels-idx1-ubyte", np.arange(5, dtype=np.uint8))
-    write_idx(raw / "t10k-images-idx3-ubyte", test)
-    write_idx(raw / "t10k-labels-idx1-ubyte", np.array([7, 8], dtype=np.uint8))
-    data = load_dataset("mnist", tmp_path)
-    assert np.array_equal(data.train.images[:, 0], train)
-    assert data.test.labels.tolist() == [7, 8]
-
-
 def test_emnist_letters_stand_upright_and_count_from_zero(tmp_path):
     raw = tmp_path / "EMNIST" / "raw"
     pixels = images(3, 28, 28)
     for part in ("train", "test"):
-        write_idx(raw / f"emnist-letters-{part}-images-idx3-ubyte", pixels)
-        write_idx(raw / f"emnist-letters-{part}-labels-idx1-ubyte", np.array([1, 2, 26], dtype=np.uint8))
+        write_idx(raw, f"emnist-letters-{part}", pixels, [1, 2, 26])
     data = load_dataset("emnist_letters", tmp_path)
     assert np.array_equal(data.train.images[:, 0], pixels.transpose(0, 2, 1))
     assert data.train.labels.tolist() == [0, 1, 25]
@@ -87,7 +64,7 @@ def test_emnist_letters_stand_upright_and_count_from_zero(tmp_path):
 def cinic(tmp_path):
     """Two images a class and part: a coloured one of the class's number, a grey one of 7."""
     for part in ("train", "test"):
-        for index, name in enumerate(CIFAR10):
+        for index, name in enumerate(known_sets()["cifar10"].class_names):
             folder = tmp_path / part / name
             folder.mkdir(parents=True)
             (folder / "a.png").write_bytes(png(np.full((32, 32, 3), index, dtype=np.uint8)))
@@ -106,12 +83,6 @@ def test_cinic_without_a_class_is_refused(cinic):
     for file in (cinic / "test" / "truck").iterdir():
         file.unlink()
     with pytest.raises(DataError, match=r"no \*.png in test/truck \(1 folders\)"):
-        load_dataset("cinic10", cinic)
-
-
-def test_damaged_cinic_image_is_named(cinic):
-    (cinic / "train" / "cat" / "a.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"train/cat/a.png: no image format"):
         load_dataset("cinic10", cinic)
 
 
@@ -135,40 +106,7 @@ def test_leaf_femnist_keeps_its_writers(tmp_path):
     assert (data.classes, data.shape, int(data.train.images.max())) == (62, (1, 28, 28), 128)
 
 
-def test_broken_leaf_file_is_named(tmp_path):
-    path = tmp_path / "all_data" / "x.json"
-    path.parent.mkdir()
-    path.write_text('{"users": ["a"]}')
-    with pytest.raises(DataError, match=r"x.json: not LEAF's layout"):
-        load_dataset("femnist", tmp_path)
-
-
 LEAF = {"users": ["a"], "user_data": {"a": {"x": [[0.5] * 784] * 2, "y": [1, 2]}}}
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [
-        {"x": [[0.5] * 784] * 2, "y": [1]},
-        {"x": [[0.5] * 783], "y": [1]},
-        {"x": [[255.0] * 784], "y": [1]},
-        None,
-    ],
-    ids=["a label is missing", "a pixel is missing", "pixels to 255", "no user"],
-)
-def test_leaf_samples_that_do_not_fit_are_refused(samples, tmp_path):
-    (tmp_path / "all_data").mkdir()
-    content = LEAF | {"user_data": {"a": samples}}
-    (tmp_path / "all_data" / "x.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"x.json: not LEAF's layout"):
-        load_dataset("femnist", tmp_path)
-
-
-def test_leaf_without_samples_is_refused(tmp_path):
-    (tmp_path / "all_data").mkdir()
-    (tmp_path / "all_data" / "x.json").write_text('{"users": [], "user_data": {}}')
-    with pytest.raises(DataError, match=r"x.json: no samples"):
-        load_dataset("femnist", tmp_path)
 
 
 def test_leaf_test_folder_is_the_official_test_set(tmp_path):
@@ -177,33 +115,6 @@ def test_leaf_test_folder_is_the_official_test_set(tmp_path):
         (tmp_path / "femnist" / part / "x.json").write_text(json.dumps(LEAF))
     data = load_dataset("femnist", tmp_path)
     assert (len(data.train), len(data.test)) == (2, 2)
-
-
-def test_torchvision_cifar_is_read_from_its_batches(tmp_path, monkeypatch):
-    """torchvision checks the originals' sums, which files made here cannot have."""
-    from rayfed_kd.recipe.torchvision_import import import_torchvision
-
-    import_torchvision()
-    from torchvision import datasets
-
-    monkeypatch.setattr(datasets.CIFAR10, "_check_integrity", lambda self: True)
-    monkeypatch.setattr(datasets.CIFAR10, "_load_meta", lambda self: None)
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    pixels = images(2, 3, 32, 32)
-    for name in [
-        "data_batch_1",
-        "data_batch_2",
-        "data_batch_3",
-        "data_batch_4",
-        "data_batch_5",
-        "test_batch",
-    ]:
-        entry = {"data": pixels.reshape(2, -1), "labels": [4, 5]}
-        (folder / name).write_bytes(pickle.dumps(entry))
-    data = load_dataset("cifar10", tmp_path)
-    assert len(data.train) == 10
-    assert np.array_equal(data.test.images, pixels)
 
 
 def test_digits_need_no_files():

@@ -9,19 +9,16 @@ import torch
 from command_line import run_command
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.errors import DataError, RecipeError
 
 RECIPE = {
-    "method": {"name": "fedavg"},
+    **THREE_CLIENTS,
     "model": {"name": "mlp", "hidden": 6},
-    "data": {"name": "digits", "fraction": 0.2},
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3},
-    "local": {"epochs": 1},
-    "evaluation": {"samples": False},
     "rounds": 1,
-    "sampling": {"fraction": 1.0},
 }
 OWN = """
 from torch import nn
@@ -45,7 +42,7 @@ def result(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(result):
-    return rayfed_kd.export(result.folder, "aca", result.folder.parent / "best")[0]
+    return rayfed_kd.export(result.folder, "global", result.folder.parent / "best.bin")[0]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +59,9 @@ def own(tmp_path_factory):
         patch.syspath_prepend(folder)
         changes = {"model": {"name": "own_net_of_export:net", "width": 4}, "results.folder": folder / "run"}
         result = rayfed_kd.run(RECIPE, changes, local=True)
-        path = rayfed_kd.export(result.folder, "aca", folder / "best")[0]
+        path = rayfed_kd.export(result.folder, "global", folder / "best")[0]
         net = sys.modules.pop("own_net_of_export").net
-    return path, net, result.models["aca"]
+    return path, net, result.models["global"]
 
 
 def changed(exported, to, change, state=None):
@@ -77,10 +74,11 @@ def changed(exported, to, change, state=None):
 
 
 def test_metadata_say_what_the_file_is(exported, setting):
+    assert exported.name == "best.safetensors"
     with safe_open(exported, "pt") as file:
         described = json.loads(file.metadata()["rayfed_kd"])
     assert described == {
-        "weights": "aca, round 1",
+        "weights": "global, round 1",
         "architecture": {"kind": "classifier", "name": "mlp", "options": {"hidden": 6}},
         "input_shape": [1, 8, 8],
         "outputs": 10,
@@ -185,18 +183,18 @@ def test_description_that_does_not_hold_is_told(exported, tmp_path, change, erro
 
 def test_result_loads_its_models(result, exported):
     images = torch.rand(4, 1, 8, 8)
-    assert torch.equal(result.load("aca")(images), rayfed_kd.load(exported)(images))
+    assert torch.equal(result.load("global")(images), rayfed_kd.load(exported)(images))
     with pytest.raises(
-        RecipeError, match=r"no model is called 'oca'; this run evaluates aca. Did you mean aca"
+        RecipeError, match=r"no model is called 'aca'; this run evaluates global. Did you mean global"
     ):
-        result.load("oca")
+        result.load("aca")
 
 
 def test_onnx_without_its_packages_is_told_before_anything_is_written(result, tmp_path, monkeypatch):
     monkeypatch.setattr("rayfed_kd.experiment.exporting.NEEDED_BY_ONNX", ("no_such_package", "json"))
-    done = run_command("export", result.folder, "--model", "aca", "--to", tmp_path / "a", "--onnx")
+    done = run_command("export", result.folder, "--model", "global", "--to", tmp_path / "a", "--onnx")
     assert done.returncode == 2
-    assert "ONNX: no_such_package cannot be imported; pip install -e '.[onnx]'" in done.stderr
+    assert "pip install -e '.[onnx]' in the clone installs it" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,7 +204,7 @@ def test_onnx_file_gives_the_models_logits(result, tmp_path):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
     runtime = pytest.importorskip("onnxruntime")
-    paths = rayfed_kd.export(result.folder, "aca", tmp_path / "best", onnx=True)
+    paths = rayfed_kd.export(result.folder, "global", tmp_path / "best", onnx=True)
     assert [path.name for path in paths] == ["best.safetensors", "best.yaml", "best.onnx"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
     session = runtime.InferenceSession(str(paths[2]), providers=["CPUExecutionProvider"])
@@ -227,7 +225,7 @@ def test_a_model_of_text_takes_tokens(tmp_path):
         "results.folder": tmp_path / "run",
     }
     result = rayfed_kd.run(RECIPE, changes, local=True)
-    model = rayfed_kd.load(rayfed_kd.export(result.folder, "aca", tmp_path / "best")[0])
+    model = rayfed_kd.load(rayfed_kd.export(result.folder, "global", tmp_path / "best")[0])
     tokens = torch.randint(0, 30, (3, 5), generator=torch.Generator().manual_seed(0))
     assert torch.equal(model(tokens.to(torch.int32)), model.module(tokens))
     with pytest.raises(ValueError, match="expected tokens from 0 to 29, got"):

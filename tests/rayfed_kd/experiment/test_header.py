@@ -120,13 +120,11 @@ def test_header_says_how_parts_travel_and_warns_of_spoilt_weights(codec, line):
     assert describe_run(prepare(RECIPE, [f"codec={codec}"]), "local", "here")["codec"] == line
 
 
-@pytest.mark.parametrize("method", ["fedavg"])
-def test_run_tells_phases_then_what_runs_then_rounds(method, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))  # so that data are decoded
+def test_run_tells_phases_then_what_runs_then_rounds(tmp_path, own_cache):
     told = []
     teller = Teller(told.append, told.append, lambda facts: told.append(list(facts)))
     recipe = {
-        **small_recipe({**FOUR_CLIENTS, "rounds": 1, "sampling": {"count": 2}}, method),
+        **small_recipe({**FOUR_CLIENTS, "rounds": 1, "sampling": {"count": 2}}, "fedavg"),
         "results": {"folder": str(tmp_path / "run")},
     }
     events = []
@@ -145,8 +143,7 @@ def test_header_warns_of_classes_with_few_samples(classes, told):
     assert ("warning" in text) is (told is not None)
 
 
-def test_notes_of_the_data_are_told_once_and_logged(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+def test_notes_of_the_data_are_told_once_and_logged(tmp_path, own_cache):
     np.savez(tmp_path / "a.npz", x_train=np.zeros((60, 4, 4), np.uint8), y_train=np.arange(60) % 3 + 1)
     note = "the labels are 1, 2 and 3; models number them 0 to 2, in this order"
     recipe = {

@@ -44,11 +44,10 @@ def undefined(logits, labels):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path, own_module):
     """Runs a recipe on methods of this test's own, and gives its result and its lines."""
-    monkeypatch.syspath_prepend(str(tmp_path))
     name = f"own_ends_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(OWN)
+    own_module(name, OWN)
 
     def ran(method, **changes):
         lines = []
@@ -86,8 +85,8 @@ def test_run_whose_model_is_nan_does_not_end_as_finished(run):
         "amp": 0,
         "not_finite": 3,
     }
-    assert "aca gives NaN or infinite values for 3 clients in round 2" in result.summary["diverged"]
-    assert "aca NaN or infinite for 3 clients" in lines[-1]
+    assert "global gives NaN or infinite values for 3 clients in round 2" in result.summary["diverged"]
+    assert "global NaN or infinite for 3 clients" in lines[-1]
     assert json.loads((result.folder / "summary.json").read_text())["diverged"] == result.summary["diverged"]
     # It is over all the same: resuming it makes no round more.
     assert rayfed_kd.resume(result.folder, local=True).summary["status"] == "finished, but diverged"
@@ -106,5 +105,5 @@ def test_metric_without_a_value_is_told_in_the_line_and_at_the_end(run):
     """Found undefined on the run's few test samples only, not on the samples by which metrics are tried."""
     result, lines = run("BadReply", rounds=1, evaluation={"metrics": ["OWN:undefined"]})
     assert "local_undefined undefined" in lines[-1]
-    assert result.summary["models"]["aca"]["undefined"] == {"local_undefined": 1}
-    assert "local_undefined of aca has no finite value in 1 evaluation of 1" in str(result)
+    assert result.summary["models"]["global"]["undefined"] == {"local_undefined": 1}
+    assert "local_undefined of global has no finite value in 1 evaluation of 1" in str(result)

@@ -5,20 +5,13 @@ import sys
 
 import pytest
 import torch
+from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.cluster.engine import device as engine_device
 from rayfed_kd.errors import RecipeError
 
-RECIPE = {
-    "method": {"name": "fedavg"},
-    "model": {"name": "mlp"},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 2},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
-    "rounds": 1,
-}
+RECIPE = {**THREE_CLIENTS, "rounds": 1}
 WITHOUT_RAY = """
 import sys
 sys.modules["ray"] = None  # importing it is an error

@@ -19,13 +19,9 @@ class Mine(FedAvg):
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def mine(own_module, tmp_path):
     """The file of a method, `STEM:Mine`, in the current folder; a module of this test alone."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / f"mine_{tmp_path.name}.py"
-    file.write_text(METHOD)
-    return file
+    return tmp_path / f"{own_module(f'mine_{tmp_path.name}', METHOD)}.py"
 
 
 def recipe_of(file):
@@ -45,23 +41,16 @@ def test_comparison_refuses_finished_runs_of_other_code_and_names_file_and_folde
     compare()
 
 
-def test_run_is_not_resumed_with_other_code_unless_one_says_so(mine):
-    folder = rayfed_kd.run(recipe_of(mine), {"results.folder": "run"}, local=True).folder
-    assert changed_own_code(folder) == []
-    mine.write_text(METHOD + "\n# edited\n")
-    assert changed_own_code(folder) == [mine.stem]
-    with pytest.raises(RecipeError, match=f"was begun with another {mine.name}: the bits may differ"):
-        rayfed_kd.resume(folder, rounds=2, local=True)
-    assert rayfed_kd.resume(folder, rounds=2, local=True, anyway=True).summary["rounds"] == 2
-
-
 def test_a_new_process_finds_the_code_that_it_is_asked_about(mine, monkeypatch):
     """A command's own folder is not on the import path before it puts it there."""
     folder = rayfed_kd.run(recipe_of(mine), {"results.folder": "run"}, local=True).folder
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(mine.parent))])
     monkeypatch.delitem(sys.modules, mine.stem)
     mine.write_text(METHOD + "\n# edited\n")
-    with pytest.raises(RecipeError, match=f"was begun with another {mine.name}: the bits may differ"):
+    with pytest.raises(
+        RecipeError,
+        match=f"was begun with another {mine.name}, or from here none is found: the bits may differ",
+    ):
         rayfed_kd.resume(folder, rounds=2, local=True)
     mine.rename(mine.with_suffix(".txt"))
     assert changed_own_code(folder) == [mine.stem]

@@ -7,21 +7,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.experiment.header import describe_run
 from rayfed_kd.experiment.progress import in_notebook, listeners
 from rayfed_kd.experiment.result import Result
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import read_table
 
 RECIPE = {
-    "method": {"name": "fedavg"},
+    **THREE_CLIENTS,
     "model": {"name": "mlp", "hidden": 6},
-    "data": {"name": "digits", "fraction": 0.2},
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3},
-    "local": {"epochs": 1},
-    "sampling": {"fraction": 1.0},
 }
 
 
@@ -44,11 +43,11 @@ def test_recipes_section_local_is_not_taken_for_the_engine(tmp_path):
 
 def test_printed_result_is_its_summary(result):
     text = str(result)
-    amp = f"{100 * result.summary['models']['aca']['last']['amp']:.2f} %"
+    amp = f"{100 * result.summary['models']['global']['last']['amp']:.2f} %"
     assert "2 rounds, finished" in text and amp in text
     assert f"folder: {result.folder}" in text
-    best = result.summary["models"]["aca"]["best_round"]
-    assert f"aca, best: round {best} " in text
+    best = result.summary["models"]["global"]["best_round"]
+    assert f"global, best round {best} " in text
     assert repr(result) == f"Result(folder={result.folder!r})"
 
 
@@ -96,7 +95,7 @@ EVENT = {
     "losses": {},
     "bytes_up": 1,
     "bytes_down": 1,
-    "metrics": {"aca": {"amp": 0.5}},
+    "metrics": {"global": {"amp": 0.5}},
 }
 
 
@@ -107,8 +106,8 @@ def test_line_of_progress_is_rewritten(monkeypatch):
     on_event({**EVENT, "round": 2})
     tell("done")
     first, second, _ = sys.stdout.getvalue().removeprefix("\r").replace("\n", "\r").split("\r", 2)
-    assert first == "round 1/2  1000.0 s  aca amp 0.500  up 1 B down 1 B"
-    assert second == "round 2/2  1.0 s  aca amp 0.500  up 1 B down 1 B".ljust(len(first))
+    assert first == "round 1/2  1000.0 s  global amp 0.500  up 1 B down 1 B"
+    assert second == "round 2/2  1.0 s  global amp 0.500  up 1 B down 1 B".ljust(len(first))
     assert sys.stdout.getvalue().endswith("B   \ndone\n")
 
 
@@ -140,5 +139,7 @@ def test_partition_is_drawn_without_a_run(tmp_path):
     assert drawn.plot().axes[0].get_title() == "dirichlet (alpha 0.1)"
     paths = drawn.save(tmp_path / "out")
     changes = {"partition.alpha": 0.1, "partition.file": paths[-1]}
+    facts = describe_run(rayfed_kd.prepare(RECIPE, changes), "", "")
+    assert facts["clients"] == f"3, 3 a round; from {paths[-1]}"
     again = rayfed_kd.partition(RECIPE, changes, seed=4)
     assert all(map(np.array_equal, drawn.partition.train, again.partition.train))

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pyarrow.parquet as pq
@@ -14,14 +13,16 @@ import pytest
 import yaml
 from command_line import run_command
 from known_comparison import run_locally
+from small_recipes import FOUR_CLIENTS, small_recipe
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from waiting import wait_until
 
 import rayfed_kd
-from rayfed_kd.cli.doctor import report_lines
+from rayfed_kd.cli.doctor import report
 from rayfed_kd.cli.interruption import IN_A_RUN
 from rayfed_kd.cli.main import main
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.comparison.comparing import compare
+from rayfed_kd.comparison.compare import compare_runs as compare
 from rayfed_kd.comparison.studies import Study, StudyRun
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
@@ -29,10 +30,7 @@ from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import read_table
 
 SMALL = {
-    "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 4},
-    "local": {"epochs": 1},
+    **small_recipe(FOUR_CLIENTS, "fedkf"),
     "rounds": 2,
     "sampling": {"fraction": 0.5},
     "evaluation": {"metrics": ["negative_log_likelihood"]},
@@ -120,7 +118,7 @@ def test_tensorboard_reads_the_run(finished):
     events = EventAccumulator(str(finished.folder / "tensorboard"))
     events.Reload()
     tags = events.Tags()
-    assert {"amp/aca", "amp/oca", "loss/ce", "bytes/up", "time/client_s"} <= set(tags["scalars"])
+    assert {"amp/global", "amp/oca", "loss/ce", "bytes/up", "time/client_s"} <= set(tags["scalars"])
     assert "local_negative_log_likelihood/oca" in tags["scalars"]
     assert {"samples", "class_means", "partition"} <= set(tags["images"])
     assert "client_accuracy/oca" in tags["histograms"]
@@ -134,15 +132,6 @@ def test_resolved_config_runs_again_with_the_same_bits(finished, tmp_path):
         str(finished.folder / "config.yaml"), [f"results.folder={tmp_path / 'again'}"], local=True
     )
     assert again.tables["metrics"].equals(finished.tables["metrics"])
-
-
-def test_saved_partition_runs_again_with_the_same_bits(finished, tmp_path):
-    again = rayfed_kd.run(
-        SMALL,
-        [f"results.folder={tmp_path / 'x'}", f"partition.file={finished.folder / 'partition.parquet'}"],
-        local=True,
-    )
-    assert again.tables["clients"].equals(finished.tables["clients"])
 
 
 def test_folder_of_another_run_is_refused_before_anything_is_told_or_started(finished):
@@ -185,33 +174,11 @@ def test_non_finite_reply_stops_the_run_with_client_and_step(tmp_path):
 def test_command_ends_with_table_folder_and_tensorboard(tmp_path):
     done = run_command("run", write_recipe(tmp_path), "--local", "rounds=1")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"round 1/1  \d+\.\d s  aca amp", done.stdout)
+    assert re.search(r"round 1/1  \d+\.\d s  global amp", done.stdout)
     assert re.search(r"│ oca +│ +\d+\.\d\d %", done.stdout)
-    assert f"tensorboard --logdir_spec=run:{tmp_path / 'run'} " in done.stdout
+    assert f"tensorboard --logdir {tmp_path / 'run'}\n" in done.stdout
     assert done.stdout.endswith(f"rayfed-kd report {tmp_path / 'run'}\n")
     assert "\x1b" not in done.stdout
-
-
-def test_bad_recipe_is_exit_code_two_and_one_line(tmp_path):
-    done = run_command("run", write_recipe(tmp_path), "--local", "method.lamda1=3")
-    assert done.returncode == 2
-    recipe = tmp_path / "recipe.yaml"
-    assert done.stderr == (
-        f"error: {recipe}: method.lamda1 is no option of fedkf. Did you mean method.lambda1?\n"
-    )
-
-
-def test_failed_run_is_exit_code_one(tmp_path):
-    done = run_command("run", write_recipe(tmp_path), "--local", "local.optimizer.lr=1e30")
-    assert done.returncode == 1
-    assert "NaN or infinite" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_unknown_command_is_exit_code_two():
-    """In a process of its own, whose exit code it is."""
-    words = [sys.executable, "-m", "rayfed_kd", "runn"]
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 2
 
 
 @pytest.fixture
@@ -233,13 +200,8 @@ def start():
 
 
 def wait_for_rounds(folder, count, process):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if (folder / "tables").is_dir() and read_table(folder / "tables", "rounds").num_rows >= count:
-            return
-        time.sleep(0.1)
-    process.kill()
-    raise AssertionError(f"no {count} rounds: {process.communicate()}")
+    tables = folder / "tables"
+    wait_until(lambda: tables.is_dir() and read_table(tables, "rounds").num_rows >= count, 120, process)
 
 
 @pytest.mark.parametrize(
@@ -331,15 +293,8 @@ def test_partition_command_draws_and_saves(tmp_path):
     assert "largest class" in done.stdout
 
 
-def test_methods_and_models_list_paper_and_options():
-    methods, method, models = (
-        run_command(*words).stdout for words in (["methods"], ["methods", "fedkf"], ["models"])
-    )
-    assert "fedkf: data-free distillation" in methods
-    assert "Zhou et al. 2023, arXiv 2207.11447" in method
-    assert re.search(r"down +student, teacher \(weights\)", method)
-    assert re.search(r"gamma +1\.0 +number >= 0 +weight of the distillation", method)
-    assert "width = 64  stem channels" in models
+def test_models_are_listed_with_their_options():
+    assert "width = 64  stem channels" in run_command("models").stdout
 
 
 @pytest.mark.slow
@@ -365,13 +320,15 @@ def assert_doctor_tells_all(report):
     assert re.search(r"torchvision +\d", report)
     assert re.search(r"digits +found, 1 file", report)
     assert re.search(r"cifar10 +not found; looked there|cifar10 +not found; ", report)
-    assert re.search(r"ray machine 0  \S+ at [\d.]+: \d+ CPU \(one for the server", report)
+    assert re.search(r"ray machine 0 +\S+ at [\d.]+: \d+ CPU \(one for the server", report)
     assert re.search(r"64 MiB into its object store [\d,]+ MB/s, out of it [\d,]+ MB/s", report)
 
 
 def test_doctor_tells_of_ray_torch_torchvision_and_data(shared_ray, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYFED_KD_DATA", str(tmp_path))
-    assert_doctor_tells_all("\n".join(report_lines(None)))
+    facts = list(report(None))
+    assert_doctor_tells_all("\n".join(map("  ".join, facts)))
+    assert len({name.strip() for name, _ in facts}) == len(facts)  # each is a key of its own in `--json`
 
 
 @pytest.mark.slow

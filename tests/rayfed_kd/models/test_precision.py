@@ -2,27 +2,19 @@
 
 import pytest
 import torch
+from classifier_samples import SPACES, samples_of, space_of
 from torch import nn
 
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
-from rayfed_kd.models.base import blank
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.recipe.registry import load_object
-from rayfed_kd.recipe.sample_shapes import RowShape, TextShape
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 
 # bfloat16 has 8 binary digits that count, so rounding changes a number by at most half of 2^-7 of it.
 U = 2.0**-8
-OF_TEXT = ("word_bag", "fast_text", "text_transformer")
-SHAPES = {
-    "row_mlp": RowShape(3, [4, 2]),
-    **dict.fromkeys(OF_TEXT, TextShape(5, 30)),
-    "dense_feature": (12,),
-    "fedcg_feature": (16, 5, 5),
-}
 
 
 def gradients(module, images, labels, autocast):
@@ -61,22 +53,14 @@ def test_gradients_of_a_linear_model_are_within_what_rounding_allows():
     assert bound.norm() < exact.norm()  # the bound is no triviality
 
 
-def samples(name, shape):
-    """Sixteen random samples that a classifier takes."""
-    if name in OF_TEXT or name == "row_mlp":
-        return torch.randint(0, 2, (16, *shape)).to(blank(shape, 0).dtype)
-    return torch.randn(16, *shape)
-
-
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_gradients_of_every_classifier_point_where_those_of_float32_do(name):
     torch.manual_seed(1)
-    shape = SHAPES.get(name, (3, 32, 32))
-    module = FlatModule(load_object(CLASSIFIERS[name], "model")(shape, 10)).train()
+    module = FlatModule(load_object(CLASSIFIERS[name], "model")(space_of(name), 10)).train()
     for part in module.submodules:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-    images, labels = samples(name, shape), torch.randint(0, 10, (16,))
+    images, labels = samples_of(name, 16), torch.randint(0, 10, (16,))
     exact = gradients(module, images, labels, None)
     rounded = gradients(module, images, labels, torch.bfloat16)
     assert rounded.dtype == torch.float32
@@ -89,7 +73,7 @@ def test_gradients_of_every_classifier_point_where_those_of_float32_do(name):
 def test_every_generator_computes_in_bfloat16(name):
     torch.manual_seed(1)
     build = load_object(GENERATORS[name], "model")
-    generator = FlatModule(build(SHAPES.get(name, (1, 28, 28)), 10)).train()
+    generator = FlatModule(build(SPACES.get(name, (1, 28, 28)), 10)).train()
     inputs = [torch.randn(4, generator.latent)]
     if generator.module.conditional:
         inputs.append(torch.arange(4))

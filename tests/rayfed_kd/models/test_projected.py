@@ -5,6 +5,7 @@ import importlib
 import pytest
 import torch
 from runs import run_in_process
+from small_recipes import MADE_UP
 from torch import nn
 
 from rayfed_kd.errors import RecipeError
@@ -14,8 +15,7 @@ from rayfed_kd.models.attention import small_vit
 from rayfed_kd.models.projected import SteadyBatchNorm2d, projected, short_resnet
 from rayfed_kd.models.small_cnns import cnn2
 from rayfed_kd.recipe.sample_shapes import TextShape
-from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe
-from rayfed_kd.recipe.sections.model_groups import GROUP_FEATURES, GROUPS
+from rayfed_kd.recipe.sections.client_models import GROUP_FEATURES, ClientModelsRecipe, groups
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.torchvision_import import import_torchvision
 
@@ -104,7 +104,7 @@ def test_small_models_of_groups_have_the_parameters_of_their_docstrings():
     assert "207,946" in small_vit.__doc__ and "878,538" in cnn2.__doc__
 
 
-@pytest.mark.parametrize("group", [name for name in GROUPS if "small" in name or "txt-2" in name])
+@pytest.mark.parametrize("group", [name for name in groups() if "small" in name or "txt-2" in name])
 def test_models_of_a_group_have_features_of_one_length(group):
     shape = TextShape(6, 20) if "txt" in group else SHAPE
     for member in ClientModelsRecipe(group=group, features=24).members:
@@ -180,18 +180,23 @@ def test_weights_of_a_file_are_those_that_clients_begin_with(tmp_path):
 
 
 SMALL = {
+    **MADE_UP,
     "method": {"name": "fedproto"},
     "client_models": {"group": "small-4", "features": 16},
-    "data": {"name": "synthetic", "samples": 44, "shape": [1, 8, 8], "classes": 3},
     "partition": {"name": "iid", "clients": 4},
-    "local": {"epochs": 1, "batch_size": 8},
-    "sampling": {"fraction": 1.0},
     "rounds": 1,
 }
 
 
-def test_a_group_runs_with_a_method_that_compares_features():
-    first, again = run_in_process(SMALL), run_in_process(SMALL)
+HTFLIBS_FOUR = {
+    "client_models": {"group": "HtFE-img-4"},
+    "data": {"name": "synthetic", "samples": 44, "shape": [3, 32, 32], "classes": 3},
+}
+
+
+@pytest.mark.parametrize("changes", [{}, pytest.param(HTFLIBS_FOUR, marks=pytest.mark.slow)])
+def test_a_group_runs_with_a_method_that_compares_features(changes):
+    first, again = (run_in_process({**SMALL, **changes}) for _ in range(2))
     assert first.tables["clients"].equals(again.tables["clients"])
     assert all((first.models[name] == again.models[name]).all() for name in first.models)
 
@@ -217,12 +222,3 @@ def test_a_groups_model_that_does_not_fit_the_data_is_named_by_its_place():
     assert str(refused.value) == (
         "client_models.group: HtFE-img-2, model 1: cnn2 takes images of 16x16 or more, this data has 8x8"
     )
-
-
-@pytest.mark.slow
-def test_htflibs_four_architectures_run_and_repeat():
-    images = {"name": "synthetic", "samples": 44, "shape": [3, 32, 32], "classes": 3}
-    recipe = {**SMALL, "client_models": {"group": "HtFE-img-4"}, "data": images}
-    first, again = (run_in_process(recipe) for _ in range(2))
-    assert first.tables["clients"].equals(again.tables["clients"])
-    assert all((first.models[name] == again.models[name]).all() for name in first.models)

@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 import torch
-from runs import run_in_process
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.mlp import mlp, row_mlp
@@ -103,21 +102,3 @@ def test_other_samples_are_refused(build, shape, message):
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(RecipeError, match=r"model\.heads: 3 is no divisor of width = 64"):
         text_transformer(TEXT, 2, heads=3)
-
-
-@pytest.mark.parametrize(
-    "model", [{"name": "fast_text"}, {"name": "text_transformer", "width": 8, "heads": 2, "layers": 1}]
-)
-def test_clients_train_in_a_group_to_the_same_vector_up_to_rounding(model):
-    recipe = {
-        "method": {"name": "fedavg"},
-        "model": model,
-        "data": {"name": "synthetic_text", "samples": 96, "length": 6, "vocabulary": 32},
-        "partition": {"name": "iid", "clients": 3},
-        "local": {"epochs": 1, "batch_size": 8, "optimizer": {"name": "sgd", "lr": 0.1}},
-        "sampling": {"fraction": 1.0},
-        "rounds": 1,
-    }
-    (alone,) = run_in_process(recipe).models.values()
-    (grouped,) = run_in_process(recipe, "local.vectorise=3").models.values()
-    torch.testing.assert_close(torch.from_numpy(grouped), torch.from_numpy(alone), rtol=1e-5, atol=1e-5)

@@ -129,8 +129,3 @@ def test_weights_that_are_not_there_or_of_another_model_are_told(tmp_path):
     (tmp_path / "w.pth").write_text("no weights")
     with pytest.raises(RecipeError, match=r"w.pth': not readable"):
         built(name, weights=str(tmp_path / "w.pth"))
-
-
-def test_an_unknown_name_of_torchvisions_names_the_nearest():
-    with pytest.raises(RecipeError, match=r"has no 'resnet1'. Did you mean resnet"):
-        built("torchvision:resnet1")

@@ -161,7 +161,7 @@ def test_fedavg_of_the_module_is_what_plain_torch_gives(name, batches):
     expected = plain_fedavg(plain, batches)
     asked = recipe(name)
     pool = prepare(asked).setting.module_pool()
-    vector = torch.from_numpy(run_in_process(asked).models["aca"])
+    vector = torch.from_numpy(run_in_process(asked).models["global"])
     found = tensors(pool.lend("model", vector).module)
     assert set(expected) == {k for k, v in found.items() if v.dtype == torch.float32}
     for tensor, value in expected.items():
@@ -179,10 +179,10 @@ def test_an_actor_for_each_client_and_a_resumed_run_give_the_bits_of_one_process
     asked["local"] = {**asked["local"], "vectorise": 2}
     whole = rayfed_kd.run(asked, [f"results.folder={tmp_path}/whole"], local=True)
     on_ray = hosts.run(asked, "placement.clients_per_actor=1")
-    assert np.array_equal(on_ray.models["aca"], whole.models["aca"])
+    assert np.array_equal(on_ray.models["global"], whole.models["global"])
     rayfed_kd.run(asked, [f"results.folder={tmp_path}/half", "rounds=1"], local=True)
     resumed = rayfed_kd.resume(tmp_path / "half", [f"rounds={ROUNDS}"], local=True)
-    assert np.array_equal(resumed.models["aca"], whole.models["aca"])
+    assert np.array_equal(resumed.models["global"], whole.models["global"])
 
 
 @pytest.mark.parametrize("name", REFUSED)

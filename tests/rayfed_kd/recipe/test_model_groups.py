@@ -6,13 +6,12 @@ import pytest
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe
-from rayfed_kd.recipe.sections.model_groups import GROUPS
+from rayfed_kd.recipe.sections.client_models import ClientModelsRecipe, groups
 
 RECIPE = {"method": {"name": "fedproto"}, "partition": {"clients": 12}, "sampling": {"count": 3}}
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", groups())
 def test_a_groups_name_says_how_many_models_it_has(group):
     """A further number tells HtFLlib's variants apart."""
     said = int(re.search(r"-(\d+)", group)[1])

@@ -8,6 +8,7 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
+from small_recipes import FOUR_CLIENTS, small_recipe
 
 import rayfed_kd
 from rayfed_kd.recipe.loading import load_recipe
@@ -20,10 +21,8 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
 RECIPE = {
-    "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
-    "data": {"name": "digits", "fraction": 0.2},
+    **small_recipe(FOUR_CLIENTS, "fedkf"),
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 30, "min_size": 2},
-    "local": {"epochs": 1},
     "clock": {"name": "constant"},
     "rounds": 2,
     "sampling": {"count": 2},

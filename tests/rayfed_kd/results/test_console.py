@@ -6,20 +6,22 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from rayfed_kd.results.console import RunConsole, format_bytes
 from rayfed_kd.results.screen import Screen, fitting
-from rayfed_kd.results.time_left import TimeLeft, clock_text
+from rayfed_kd.results.time_left import clock_text, seconds_left
 
 EVENT = {
     "round": 3,
     "rounds": 10,
     "round_s": 2.14,
+    "wall_s": 6.3,
     "losses": {"ce": 1.2, "kl": 0.33},
     "bytes_up": 1536,
     "bytes_down": 3 * 2**20,
     "cohort": 4,
-    "metrics": {"aca": {"amp": 0.4124, "wlp": 0.1, "server_accuracy": None}},
+    "metrics": {"global": {"amp": 0.4124, "wlp": 0.1, "server_accuracy": None}},
 }
 
 VALUES = {"amp": 0.5, "fm": 0.01, "wlp": 0.25, "ua": None, "server_accuracy": 0.75}
@@ -39,7 +41,7 @@ def test_round_is_one_plain_line():
     console = RunConsole(stream)
     console.round(EVENT)
     assert stream.getvalue() == (
-        "round 3/10  2.1 s  0:00:15 left  aca amp 0.412 wlp 0.100  ce 1.200  kl 0.330  "
+        "round 3/10  2.1 s  0:00:15 left  global amp 0.412 wlp 0.100  ce 1.200  kl 0.330  "
         "up 1.5 KiB down 3.0 MiB\n"
     )
 
@@ -52,7 +54,7 @@ def test_round_without_evaluation_says_what_there_is():
 
 @pytest.mark.parametrize(
     "absent",
-    [{"metrics": {"aca": {"amp": None}}}, {"metrics": None}, {"losses": {"ce": None}, "metrics": {}}],
+    [{"metrics": {"global": {"amp": None}}}, {"metrics": None}, {"losses": {"ce": None}, "metrics": {}}],
 )
 def test_values_that_are_not_there_are_left_out(absent):
     stream = io.StringIO()
@@ -72,32 +74,22 @@ def test_without_a_terminal_there_are_no_control_characters():
     assert all(character.isprintable() or character == "\n" for character in stream.getvalue())
 
 
-def test_live_display_keeps_the_last_evaluation(monkeypatch):
-    for name, value in (("TERM", "xterm"), ("FORCE_COLOR", "1"), ("COLUMNS", "120")):
-        monkeypatch.setenv(name, value)  # rich takes the stream for a terminal of that width
-    stream = io.StringIO()
-    console = RunConsole(stream)
+def test_live_display_keeps_the_last_evaluation(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    console = RunConsole(terminal)
     console.start("quickstart.yaml")
     console.round(EVENT)
     console.round({**EVENT, "round": 4, "metrics": {}})
     console.message("still there")
     console.stop()
-    lines = plain(stream.getvalue()).split("still there")
-    assert "round 3/10  2.1 s  aca amp 0.412 wlp 0.100  ce 1.200  kl 0.330" in lines[0]
-    assert re.search(r"round 4/10 [━╸╺]+ 0:00:1\d left aca amp 0.412 wlp 0.100  ce 1.200", lines[1])
+    lines = plain(terminal.getvalue()).split("still there")
+    assert "round 3/10  2.1 s  global amp 0.412 wlp 0.100  ce 1.200  kl 0.330" in lines[0]
+    assert re.search(r"round 4/10 [━╸╺]+ 0:00:09 left global amp 0.412 wlp 0.100  ce 1.200", lines[1])
 
 
 def plain(text):
     """What a terminal shows, without colours and movements of the cursor."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    """A stream that rich takes for a terminal of 80 columns."""
-    for name, value in (("TERM", "xterm"), ("FORCE_COLOR", "1"), ("COLUMNS", "80")):
-        monkeypatch.setenv(name, value)
-    return io.StringIO()
 
 
 def test_live_line_fits_80_columns_and_begins_with_round_bar_and_time_left(terminal):
@@ -111,7 +103,7 @@ def test_live_line_fits_80_columns_and_begins_with_round_bar_and_time_left(termi
     live = [line.rstrip() for line in lines if "━" in line and not line.startswith("round 1 ")]
     assert live
     assert all(
-        re.match(r"round 3/10 [━╸╺]{20} 0:00:1\d left aca amp 0.412 wlp 0.100$", line) for line in live
+        re.match(r"round 3/10 [━╸╺]{20} 0:00:1\d left global amp 0.412 wlp 0.100$", line) for line in live
     )
 
 
@@ -159,7 +151,7 @@ def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, mo
     console = RunConsole(stream)
     console.start("quickstart.yaml")
     console.stopping()
-    wait_for(lambda: "stopping, for 0:00:00 so far\n" in stream.getvalue())
+    wait_until(lambda: "stopping, for 0:00:00 so far\n" in stream.getvalue())
     console.stop()
 
 
@@ -168,35 +160,19 @@ def test_file_gets_a_line_a_minute_in_long_rounds(monkeypatch):
     stream = io.StringIO()
     console = RunConsole(stream)
     console.start("long.yaml")
-    wait_for(lambda: "round 1, for 0:00:00 so far\n" in stream.getvalue())
+    wait_until(lambda: "round 1; 0:00:00\n" in stream.getvalue())
     console.round(EVENT)
-    wait_for(lambda: "round 4/10, for 0:00:00 so far, about 0:00:15 left\n" in stream.getvalue())
+    wait_until(lambda: "round 3/10; about 0:00:15 left; global amp 0.412" in stream.getvalue())
     console.stop()
     lines = stream.getvalue()
     time.sleep(0.05)
     assert stream.getvalue() == lines
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def test_time_left_is_the_mean_of_the_last_rounds_without_the_first():
-    seconds = 0.0
-    left = TimeLeft(lambda: seconds)
-    assert left.seconds() is None
-    left.note({"round": 1, "rounds": 5, "round_s": 30.0})
-    assert left.seconds() == 120.0
-    left.note({"round": 2, "rounds": 5, "round_s": 2.0})
-    left.note({"round": 3, "rounds": 5, "round_s": 4.0})
-    assert left.seconds() == 6.0
-    seconds = 1.0
-    assert left.seconds() == 5.0
-    seconds = 100.0  # a round that takes longer than others
-    assert left.seconds() == 3.0
+@pytest.mark.parametrize(("since", "left"), [(0.0, 6.0), (1.0, 5.0), (100.0, 3.0)])
+def test_time_left_goes_by_the_mean_of_all_rounds(since, left):
+    """A round that takes longer than others counts as one of them."""
+    assert seconds_left({"round": 3, "rounds": 5, "wall_s": 9.0}, since) == left
 
 
 @pytest.mark.parametrize(
@@ -207,19 +183,9 @@ def test_seconds_are_told_as_a_clock_does(seconds, text):
 
 
 def test_facts_are_shown_whole_or_not_at_all():
-    assert fitting(["aca amp 0.412", "ce 1.2"], 21) == "aca amp 0.412  ce 1.2"
-    assert fitting(["aca amp 0.412", "ce 1.2"], 20) == "aca amp 0.412"
-    assert fitting(["aca amp 0.412"], 3) == ""
-
-
-def test_dumb_terminal_gets_plain_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
-    stream = io.StringIO()
-    console = RunConsole(stream)
-    console.start("quickstart.yaml")
-    console.round(EVENT)
-    assert "round 3/10  2.1 s  0:00:15 left  aca amp 0.412" in stream.getvalue()
+    assert fitting(["global amp 0.412", "ce 1.2"], 24) == "global amp 0.412  ce 1.2"
+    assert fitting(["global amp 0.412", "ce 1.2"], 23) == "global amp 0.412"
+    assert fitting(["global amp 0.412"], 3) == ""
 
 
 def test_brackets_in_names_are_shown_as_they_are():
@@ -229,32 +195,28 @@ def test_brackets_in_names_are_shown_as_they_are():
     values = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy"))
     models = {"a[/b]": {"last": values, "best": values, "best_round": 1, "best_by": "amp"}}
     console.finish({**SUMMARY, "models": models}, Path("/runs/[red]"), 1.0)
-    shown = ("a[bold] amp 0.500", "a[/b], best: round 1", "/runs/[red]\n")
+    shown = ("a[bold] amp 0.500", "a[/b], best round 1", "/runs/[red]\n")
     assert all(text in stream.getvalue() for text in shown)
 
 
-def test_end_names_the_folder_and_the_command():
+def test_end_names_the_folder_and_the_command(monkeypatch):
+    monkeypatch.setattr(Path, "is_dir", lambda path: path == Path("/runs/a b/tensorboard"))
     stream = io.StringIO()
     RunConsole(stream).finish(SUMMARY, Path("/runs/a b"), 12.0)
     text = stream.getvalue()
     assert "50.00 %" in text
     assert "0.0100" in text
     assert "run folder   /runs/a b\n" in text
-    assert "tensorboard --logdir_spec='a b:/runs/a b' --window_title='a b'\n" in text
+    assert "tensorboard --logdir '/runs/a b'\n" in text
     assert "report       rayfed-kd report '/runs/a b'\n" in text
-
-
-def test_folder_that_tensorboard_would_split_is_not_named():
-    stream = io.StringIO()
-    RunConsole(stream).finish(SUMMARY, Path("/runs/a:b"), 12.0)
-    assert "tensorboard --logdir /runs/a:b --" in stream.getvalue()
 
 
 def test_end_names_the_best_round_and_the_clients_that_are_tested():
     stream = io.StringIO()
     RunConsole(stream).finish(SUMMARY, Path("/runs/a"), 12.0)
     text = stream.getvalue()
-    assert "oca, best: round 7 " in text
+    assert "tensorboard" not in text  # `results.trackers` may be without it
+    assert "oca, best round 7 " in text
     assert "best: all of one round, that of the largest official test\n" in text
     assert "9 of 10 clients have test samples\n" in text
     assert "oca: the average of all clients' latest models\n" in text

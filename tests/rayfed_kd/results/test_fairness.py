@@ -16,26 +16,26 @@ TABLE_TWO = [
 def test_worked_examples_of_table_two(accuracies, expected):
     samples = np.array([100, 100, 100])
     found = client_metrics(np.round(np.array(accuracies) * 100).astype(int), samples)
-    assert (found.amp, found.wlp) == (pytest.approx(expected[0]), pytest.approx(expected[2]))
-    assert found.fm == pytest.approx(expected[1], abs=1e-6)
+    assert (found["amp"], found["wlp"]) == (pytest.approx(expected[0]), pytest.approx(expected[2]))
+    assert found["fm"] == pytest.approx(expected[1], abs=1e-6)
 
 
 def test_amp_weighs_by_samples_and_ua_does_not():
     """1/1 and 1/3: AMP (1 + 1) / 4 = 0.5; UA (1 + 1/3) / 2 = 2/3."""
     found = client_metrics(np.array([1, 1]), np.array([1, 3]))
-    assert found.amp == pytest.approx(0.5)
-    assert found.ua == pytest.approx(2 / 3)
+    assert found["amp"] == pytest.approx(0.5)
+    assert found["ua"] == pytest.approx(2 / 3)
 
 
 def test_given_weights_replace_test_samples():
     """0.5 and 1 with weights 1 and 3: 3.5 / 4."""
     found = client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1, 3]))
-    assert found.amp == pytest.approx(0.875)
+    assert found["amp"] == pytest.approx(0.875)
 
 
 def test_client_without_test_samples_is_left_out():
     found = client_metrics(np.array([0, 3]), np.array([0, 4]))
-    assert (found.wlp, found.fm) == (0.75, 0.0)
+    assert (found["wlp"], found["fm"]) == (0.75, 0.0)
 
 
 def test_nobody_tested_is_refused():
@@ -47,10 +47,3 @@ def test_nobody_tested_is_refused():
 def test_weights_without_a_mean_are_refused(weights):
     with pytest.raises(ValueError, match="expected 0 or more, not all 0"):
         client_metrics(np.array([1, 2]), np.array([2, 2]), np.array(weights))
-
-
-def test_arrays_of_other_clients_are_refused():
-    with pytest.raises(ValueError, match="differ"):
-        client_metrics(np.array([1, 2]), np.array([2]))
-    with pytest.raises(ValueError, match="differ"):
-        client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1]))

@@ -21,10 +21,9 @@ def drawn(tmp_path):
     """Draws a distribution's series; gives the names of files."""
 
     def draw(**series):
-        pictures = RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting, None)
+        pictures = RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting)
         shown = Distribution({name: torch.tensor(values) for name, values in series.items()}, "weights")
         pictures.draw_shown(1, "spread", shown)
-        pictures.flush()
         return sorted(path.name for path in (tmp_path / "figures").glob("spread*"))
 
     return draw

@@ -38,7 +38,7 @@ def go_on(folder, **changes):
 
 def killed_at(monkeypatch, name, start):
     """What `start` leaves if the process dies before it writes one of the files."""
-    write = run_folders.atomic_write
+    write = run_folders.files.atomic_write
 
     def written(path, content):
         if path.name == name:
@@ -50,7 +50,7 @@ def killed_at(monkeypatch, name, start):
             raise KilledError
 
     with monkeypatch.context() as patch, suppress(KilledError):
-        patch.setattr(run_folders, "atomic_write", written)
+        patch.setattr(run_folders.files, "atomic_write", written)
         if name == "partition.parquet":
             patch.setattr(Partition, "save", saved)
         start()

@@ -1,12 +1,9 @@
 """What a comparison and a search show of their runs under way."""
 
-import io
 import re
-import time
 
 import pytest
 
-from rayfed_kd.results.screen import Screen
 from rayfed_kd.results.study_console import StudyConsole, Work
 
 
@@ -51,37 +48,8 @@ def test_runs_of_one_round_are_measured_as_a_whole():
     assert (work.running(), work.counts()) == (["C 0/1"], (2, 6))
 
 
-def test_run_that_has_started_is_no_longer_prepared():
-    stream = io.StringIO()
-    console = StudyConsole("runs", stream)
-    console.work.phase = "starting the runs"
-    console.work.expect("A, seed 1", 1)
-    console.work.start("A, seed 1")
-    assert console.minute_text() == "0/1 runs; A, seed 1 0/1"
-    console.stop()
-
-
-def test_file_gets_a_line_a_minute_about_all_runs(monkeypatch):
-    monkeypatch.setattr(Screen, "quiet_s", 0.02)
-    stream = io.StringIO()
-    console = StudyConsole("runs", stream)
-    wait_for(lambda: "preparing; 0:00:00\n" in stream.getvalue())
-    console.work.phase = "checking A"
-    wait_for(lambda: "checking A; 0:00:00\n" in stream.getvalue())
-    for seed in (1, 2):
-        console.work.expect(f"A, seed {seed}", 10)
-    console.work.round("A, seed 1", 1)
-    console.work.round("A, seed 1", 2)
-    line = re.compile(r"^0/2 runs; about 0:00:\d\d left; A, seed 1 2/10$", re.MULTILINE)
-    wait_for(lambda: line.search(stream.getvalue()))
-    console.stop()
-
-
-def test_terminal_of_80_columns_gets_one_live_line(monkeypatch):
-    for name, value in (("TERM", "xterm"), ("FORCE_COLOR", "1"), ("COLUMNS", "80")):
-        monkeypatch.setenv(name, value)
-    stream = io.StringIO()
-    console = StudyConsole("trials", stream)
+def test_terminal_of_80_columns_gets_one_live_line(terminal):
+    console = StudyConsole("trials", terminal)
     for number in range(30):
         console.work.expect(f"trial {number}", 10)
         console.work.round(f"trial {number}", 1)
@@ -89,17 +57,10 @@ def test_terminal_of_80_columns_gets_one_live_line(monkeypatch):
     console.message("trial 7: starts")
     console._line.refresh()
     console.stop()
-    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue()))
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()))
     assert max(map(len, lines)) <= 80
     assert "trial 7: starts" in lines
     assert any(
         re.match(r"0/30 trials [━╸╺]{20} 0:00:\d\d left trial 0 1/10  trial 1 1/10$", line.rstrip())
         for line in lines
     )
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -33,11 +33,11 @@ def found(metrics, clients=(), scores=()):
 def test_best_is_one_round_for_all_metrics():
     """Round 2 has the better FM and WLP; the row is of round 1, whose AMP is largest and comes first."""
     rows = [
-        {"round": 1, "model": "aca", "amp": 0.6, "fm": 0.02, "wlp": 0.1},
-        {"round": 2, "model": "aca", "amp": 0.5, "fm": 0.01, "wlp": 0.2},
-        {"round": 3, "model": "aca", "amp": 0.6, "fm": 0.03, "wlp": 0.3},
+        {"round": 1, "model": "global", "amp": 0.6, "fm": 0.02, "wlp": 0.1},
+        {"round": 2, "model": "global", "amp": 0.5, "fm": 0.01, "wlp": 0.2},
+        {"round": 3, "model": "global", "amp": 0.6, "fm": 0.03, "wlp": 0.3},
     ]
-    model = found(rows)["models"]["aca"]
+    model = found(rows)["models"]["global"]
     assert (model["best_round"], model["best_by"]) == (1, "amp")
     assert [model["best"][metric] for metric in ("amp", "fm", "wlp")] == [0.6, 0.02, 0.1]
     assert model["best"]["server_accuracy"] is None
@@ -54,7 +54,7 @@ def test_best_round_is_that_of_the_official_test_where_there_is_one():
 
 
 def test_clients_without_test_samples_are_counted():
-    rows = [{"round": r, "client": c, "model": m} for r in (1, 2) for c in (0, 2) for m in ("aca", "oca")]
+    rows = [{"round": r, "client": c, "model": m} for r in (1, 2) for c in (0, 2) for m in ("global", "oca")]
     summary = found([], rows)
     assert (summary["clients"], summary["tested_clients"]) == (3, 2)
     assert found([])["tested_clients"] is None
@@ -62,18 +62,18 @@ def test_clients_without_test_samples_are_counted():
 
 def test_metrics_that_the_recipe_names_have_rows_of_their_own():
     """Round 1 is best by AMP; the mean of .5 and .25 is .375; NaN counts as none."""
-    rows = [{"round": r, "model": "aca", "amp": amp} for r, amp in ((1, 0.6), (2, 0.5))]
-    score = {"model": "aca", "metric": "f1", "test": "local", "samples": 4, "better": "larger"}
+    rows = [{"round": r, "model": "global", "amp": amp} for r, amp in ((1, 0.6), (2, 0.5))]
+    score = {"model": "global", "metric": "f1", "test": "local", "samples": 4, "better": "larger"}
     other = {**score, "metric": "auroc", "test": "official", "value": math.nan}
     scores = [{**score, "round": 1, "value": 0.5}, {**score, "round": 2, "value": 0.25}]
     summary = found(rows, scores=[*scores, {**other, "round": 1}, {**other, "round": 2}])
-    model = summary["models"]["aca"]
+    model = summary["models"]["global"]
     assert [model[key]["local_f1"] for key in ("last", "best", "last10")] == [0.25, 0.5, 0.375]
     assert [model[key]["official_auroc"] for key in ("last", "best", "last10")] == [None] * 3
     _, values = summary_tables(summary)
     assert [[str(cell) for cell in column.cells] for column in values.columns] == [
         ["local_f1", "official_auroc"],
-        ["aca", "aca"],
+        ["global", "global"],
         ["0.2500", "-"],
         ["0.5000", "-"],
     ]
@@ -81,10 +81,12 @@ def test_metrics_that_the_recipe_names_have_rows_of_their_own():
 
 
 def test_value_that_is_no_number_is_never_the_best():
-    rows = [{"round": r, "model": "aca", "amp": amp} for r, amp in ((1, math.nan), (2, 0.3), (3, math.nan))]
-    model = found(rows)["models"]["aca"]
+    rows = [
+        {"round": r, "model": "global", "amp": amp} for r, amp in ((1, math.nan), (2, 0.3), (3, math.nan))
+    ]
+    model = found(rows)["models"]["global"]
     assert (model["last"]["amp"], model["best"]["amp"], model["best_round"]) == (None, 0.3, 2)
-    model = found(rows[:1])["models"]["aca"]
+    model = found(rows[:1])["models"]["global"]
     assert (model["best"]["amp"], model["best_round"], model["best_by"]) == (None, None, None)
 
 

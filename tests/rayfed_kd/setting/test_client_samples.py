@@ -30,12 +30,9 @@ def sizes(pool, clients, stream, *, of: list[int]):
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(own_module):
     """The name of a module with a model with BatchNorm, and a partition by sizes."""
-    name = f"own_samples_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return name
+    return own_module("own_samples", OWN)
 
 
 def recipe(own, sizes, *, model="normalised", **local):

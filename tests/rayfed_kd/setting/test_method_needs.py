@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from small_recipes import FOUR_CLIENTS
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 GENERATING = {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}}
 
@@ -13,8 +16,8 @@ def prepared(folder, images, method=GENERATING, **data):
     np.savez(folder / "a.npz", x_train=images, y_train=np.arange(len(images)) % 2)
     return prepare(
         {
+            **FOUR_CLIENTS,
             "method": method,
-            "model": {"name": "lenet5"},
             "data": {"name": "npz", "folder": str(folder), "file": "a.npz", **data},
             "partition": {"name": "iid", "clients": 2},
             "sampling": {"fraction": 1.0},
@@ -35,8 +38,7 @@ UNIT = np.linspace(0, 1, 8 * 64).reshape(8, 8, 8)
         ((UNIT * 255).round() / 127.5 - 1, "symmetric"),
     ],
 )
-def test_images_where_generated_ones_are_may_be_generated(images, pixels, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+def test_images_where_generated_ones_are_may_be_generated(images, pixels, tmp_path):
     assert prepared(tmp_path, images, pixels=pixels)
 
 
@@ -53,10 +55,7 @@ def test_images_where_generated_ones_are_may_be_generated(images, pixels, tmp_pa
         (3 * UNIT - 1.5, "symmetric", "floats from -1.5 to 1.5"),
     ],
 )
-def test_images_elsewhere_are_refused_by_methods_that_generate_them(
-    images, pixels, message, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("RAYFED_KD_CACHE", str(tmp_path / "cache"))
+def test_images_elsewhere_are_refused_by_methods_that_generate_them(images, pixels, message, tmp_path):
     with pytest.raises(RecipeError, match=f"method.name: .*{message}"):
         prepared(tmp_path, images, pixels=pixels)
     assert prepared(tmp_path, images, {"name": "fedavg"}, pixels=pixels)

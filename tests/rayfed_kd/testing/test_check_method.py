@@ -56,13 +56,6 @@ def test_a_broken_rule_is_told_with_its_place(name):
     assert str(caught.value).startswith(f"{RULES[caught.value.rule]} Broken in {caught.value.where}: ")
 
 
-def test_an_undeclared_part_is_told_with_round_client_and_step():
-    with pytest.raises(
-        ContractError, match=r"round 1, client 0, client_update: part 'extra' goes up undeclared"
-    ):
-        check_method(broken_methods.SendsUndeclared, TINY)
-
-
 def test_every_rule_is_broken_by_a_method_above_or_by_an_engine():
     assert {rule for rule, _ in BROKEN.values()} == set(RULES) - {"engines"}
 

@@ -64,27 +64,6 @@ def test_next_availability(at, expected):
     assert windows((10, 20), (50, 60)).next(at) == expected
 
 
-@pytest.mark.parametrize(
-    ("at", "busy", "expected"),
-    [
-        (0, 5, 15),  # waits until 10
-        (12, 8, 20),  # to the end of a window, not into the next
-        (12, 9, 51),
-        (12, 18, 60),
-        (12, 19, 111),  # 8 + 10 in this period, 1 in the next
-        (0, 20, 60),
-        (0, 40, 160),
-        (0, 45, 215),
-        (55, 5, 60),
-        (70, 1, 111),
-        (12, 0, 12),
-        (25, 0, 50),
-    ],
-)
-def test_work_pauses_while_a_device_is_away(at, busy, expected):
-    assert windows((10, 20), (50, 60)).after(at, busy) == pytest.approx(expected)
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 95), st.integers(1, 5)), min_size=1, max_size=6),
     st.integers(0, 400),

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_recipes import THREE_CLIENTS
 
+from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.generation import LabelPool, mean_cosines, uniform_labels
 from rayfed_kd.toolbox.losses import diversity_loss
@@ -73,17 +75,7 @@ def test_diversity_needs_two_samples(rows):
 
 
 def test_symmetric_pixels_lie_between_minus_one_and_one():
-    recipe = {
-        "method": {"name": "fedavg"},
-        "model": {"name": "mlp"},
-        "data": {"name": "digits", "fraction": 0.2, "pixels": "symmetric"},
-        "partition": {"name": "iid", "clients": 2},
-        "sampling": {"fraction": 1.0},
-        "rounds": 1,
-    }
-    from rayfed_kd.data.batches import DeviceData
-
-    data = DeviceData(prepare(recipe).setting.dataset)
+    data = DeviceData(prepare(THREE_CLIENTS, ["data.pixels=symmetric"]).setting.dataset)
     black_and_white = data.normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
     torch.testing.assert_close(black_and_white, torch.tensor([[[[-1.0, 1.0]]]]))
     torch.testing.assert_close(data.pixels(black_and_white), torch.tensor([[[[0.0, 1.0]]]]))

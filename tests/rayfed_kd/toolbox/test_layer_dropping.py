@@ -27,10 +27,6 @@ def test_worked_sequences_of_six_layers_down_to_three(duration, ends):
     assert sequence(duration, 60) == expected
 
 
-def test_first_ten_of_z0_three():
-    assert sequence(3, 10) == [6, 6, 6, 5, 5, 5, 4, 4, 4, 3]
-
-
 def test_floor_holds_where_the_formula_would_go_below():
     """Z0 3 without a floor is 0 at Z 19: 6 - floor(18 / 3)."""
     assert shared_layers(19, 6, 0, 3) == 0

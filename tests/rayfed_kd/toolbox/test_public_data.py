@@ -3,19 +3,14 @@
 import pytest
 import torch
 from contexts import client_context, server_context
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, values_by_id
 
-RECIPE = {
-    "method": {"name": "fedavg"},
-    "model": {"name": "mlp", "hidden": 4},
-    "data": {"name": "synthetic", "samples": 60, "shape": [1, 4, 4], "classes": 3},
-    "partition": {"name": "iid", "clients": 2, "public": {"count": 30}},
-    "sampling": {"count": 2},
-}
+RECIPE = {**THREE_CLIENTS, "partition": {"name": "iid", "clients": 3, "public": {"count": 30}}}
 
 
 def server(round_index=1):
@@ -61,3 +56,9 @@ def test_more_samples_than_there_are_are_refused():
     PublicOptions(public_samples=30).check_public(server())
     with pytest.raises(RecipeError, match=r"method\.public_samples = 31: there are 30 in all"):
         PublicOptions(public_samples=31).check_public(server())
+
+
+@pytest.mark.parametrize("method", ["cronus", "dsfl", "fedmd"])
+def test_methods_that_choose_samples_check_their_number_before_the_first_round(method):
+    with pytest.raises(RecipeError, match=r"method\.public_samples = 31: there are 30 in all"):
+        prepare({**RECIPE, "method": {"name": method, "public_samples": 31}})

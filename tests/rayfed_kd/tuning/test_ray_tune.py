@@ -10,10 +10,12 @@ import time
 import psutil
 import pyarrow.parquet as pq
 import pytest
+import recording_tracker
 import yaml
 from click.testing import CliRunner
 from paths import ROOT
 from small_recipes import THREE_CLIENTS
+from waiting import wait_until
 
 import rayfed_kd
 from rayfed_kd.cli.main import commands
@@ -148,14 +150,20 @@ def test_command_refuses_a_bad_space_before_anything_starts(tmp_path):
 
 
 @pytest.mark.slow
-def test_asha_stops_the_trial_that_is_behind_at_its_first_rung(tmp_path):
+def test_asha_stops_the_trial_that_is_behind_at_its_first_rung(tmp_path, monkeypatch):
     """Nine rounds: rungs at 1 and 3. A rate of 1e-6 learns nothing: below the first trial's value in round 1.
 
     The last, which does the same as the first, is not below it. One at a time the search repeats exactly.
     """
     keys = {LR: {"choice": [0.5, 1e-06, 0.5000000000000001]}}
-    found = search(tmp_path, keys, search="grid", concurrent=1)
+    monkeypatch.chdir(ROOT / "tests/helpers")  # where trials find the tracker
+    tracked = {"results.trackers": ["recording_tracker:Recording"]}
+    found = search(tmp_path, keys, search="grid", concurrent=1, overrides=tracked)
     assert [(row.status, row.rounds) for row in found.rows][:2] == [("finished", 9), ("stopped", 1)]
+    ends = recording_tracker.told(tmp_path / "search/trials", "end")
+    assert [status for _, status, *_ in ends] == ["finished", "finished", "interrupted"]
+    summary = json.loads((SearchFolder(tmp_path / "search").trial(1) / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("interrupted", ends[2][0])
     same(search(tmp_path, keys, "again", search="grid", concurrent=1), found)
     same(search(tmp_path, keys, "again", search="grid", concurrent=1, resume=True), found)
 
@@ -199,12 +207,8 @@ def undisturbed(tmp_path_factory):
 
 
 def wait_for_rounds(folder, number, count, process):
-    tables, deadline = SearchFolder(folder).trial(number) / "tables", time.monotonic() + 900
-    while time.monotonic() < deadline and process.poll() is None:
-        if tables.is_dir() and read_table(tables, "rounds").num_rows >= count:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"trial {number} has no {count} rounds: {process.communicate()}")
+    tables = SearchFolder(folder).trial(number) / "tables"
+    wait_until(lambda: tables.is_dir() and read_table(tables, "rounds").num_rows >= count, 900, process)
 
 
 @pytest.mark.slow

@@ -22,11 +22,10 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import TableWriter
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
-from rayfed_kd.tuning.search_result import SearchResult, result_of_search, write_search_result
+from rayfed_kd.tuning.search_result import SearchResult, TrialResult, result_of_search, write_search_result
 from rayfed_kd.tuning.search_setup import SearchRequest, prepare_search
 from rayfed_kd.tuning.space import read_space
 from rayfed_kd.tuning.trial import TrialRun
-from rayfed_kd.tuning.trial_result import TrialResult
 from rayfed_kd.tuning.tune import accept_coefficients
 
 RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
@@ -55,7 +54,7 @@ def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=N
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ([], {"aca": ["amp", "ua", "wlp"], "oca": ["amp", "ua", "wlp"]}),
+        ([], {"global": ["amp", "ua", "wlp"], "oca": ["amp", "ua", "wlp"]}),
         (["method={name: standalone}"], {"personal": ["ua", "amp", "wlp"]}),
         ([f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: fedprox}"], None),
     ],
@@ -71,7 +70,7 @@ NAMED = ["evaluation.metrics=[negative_log_likelihood, {name: macro_f1, label: f
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (NAMED, {"aca": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
+        (NAMED, {"global": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
         (
             [*NAMED, f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: standalone}"],
             {"personal": ["ua", "amp", "wlp", "official_f1"]},
@@ -131,7 +130,7 @@ def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch
         writer.write(index, {"metrics": [one], "scores": [one | score]})
     monkeypatch.setattr(TrialRun, "_simulate", lambda *_: None)
     trial = TrialRun(search, (), str(tmp_path), ())
-    trial.run(0, {}, lambda *point: told.append(point))
+    trial.run(0, {}, lambda *point: told.append(point[:2]))
     assert told == reported
     record = folder.record(0)
     assert record.status == status
@@ -140,7 +139,7 @@ def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch
 
 def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
     assert ready(tmp_path).trials == 10
-    assert ready(tmp_path, samples=None, **{"metric": "amp/aca"}).metric == SearchMetric("amp", "aca")
+    assert ready(tmp_path, samples=None, **{"metric": "amp/global"}).metric == SearchMetric("amp", "global")
     (tmp_path / "b").mkdir()
     prepared = prepare(RECIPE)
     path = space_file(tmp_path / "b", samples=4)
@@ -156,7 +155,7 @@ def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(t
         with pytest.raises(RecipeError) as caught:
             prepare_search(setting, wanted, lambda coefficients: None)
         said = str(caught.value).removeprefix(f"{tmp_path}/")
-        assert said == f"{named}metric 'amp/student': this recipe evaluates aca, oca."
+        assert said == f"{named}metric 'amp/student': this recipe evaluates global, oca."
 
 
 @pytest.mark.parametrize("samples", [0, -1])
@@ -214,10 +213,10 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
         pass
     with pytest.raises(RecipeError, match="holds a search already: --resume goes on"):
         folder.claimed(asked, resume=False).__enter__()
-    other = SearchSettings(load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/aca", "random", "asha")
+    other = SearchSettings(load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/global", "random", "asha")
     with pytest.raises(RecipeError) as caught:
         folder.claimed(other, resume=True).__enter__()
-    assert "holds another search: metric was amp/oca, is amp/aca; recipe.seed was 1, is 2" in str(
+    assert "holds another search: metric was amp/oca, is amp/global; recipe.seed was 1, is 2" in str(
         caught.value
     )
 

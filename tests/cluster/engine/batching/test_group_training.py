@@ -11,7 +11,7 @@ from torch import nn
 
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.cluster.engine.batching.batched_steps import steps_of_one_shape
-from rayfed_kd.cluster.engine.batching.group_steps import group_steps
+from rayfed_kd.cluster.engine.batching.group_training import group_steps
 from rayfed_kd.cluster.engine.calls import Held, StepCall, StepError
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.data.batches import Drawn

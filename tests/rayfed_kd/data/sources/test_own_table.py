@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -54,34 +54,12 @@ def test_listed_columns_are_those_that_are_used(tmp_path):
     assert data.train.images[:, 1:].tolist() == np.eye(3).tolist()
 
 
-def test_missing_numbers_are_refused_or_the_mean(tmp_path):
-    options = write(tmp_path, [*TRAIN, ",clerk,1.5,b,no"])
-    with pytest.raises(
-        DataError, match=r"row 4: no value in the column 'age'; 1 have none\. data\.missing=mean"
-    ):
-        load_dataset("tabular", tmp_path, options=options)
-    data = load_dataset("tabular", tmp_path, options={**options, "missing": "mean"})
-    assert data.train.images[3, 0] == 0
-    np.testing.assert_allclose(data.train.images[:3, 0], np.array([-20, 0, 20]) / DEVIATION, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"numeric": ["job"]}, DataError, "column 'job' holds texts, expected numbers; data.numeric"),
         ({"categorical": ["jbo"]}, DataError, "data.categorical = 'jbo'.*Did you mean job"),
         ({"leave_out": ["sites"]}, DataError, "data.leave_out = 'sites'.*Did you mean site"),
-        (
-            {"numeric": ["age"], "categorical": ["age"]},
-            RecipeError,
-            "data.categorical: 'age' is listed twice, here or in data.numeric",
-        ),
-        (
-            {"numeric": [], "categorical": []},
-            DataError,
-            "no column of numbers or categories beside class, site",
-        ),
-        ({"label_column": "klass"}, DataError, "data.label_column = 'klass'"),
     ],
 )
 def test_what_is_wrong_is_one_message(tmp_path, changes, error, message):

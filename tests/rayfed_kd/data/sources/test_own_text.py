@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.data.sources.tokens import tokens_of
+from rayfed_kd.data.sources.own_table import tokens_of
 from rayfed_kd.errors import DataError, RecipeError
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -31,15 +31,11 @@ def test_unknown_column_names_the_nearest(tmp_path):
         load_dataset("parquet", tmp_path, options={"image_column": "pictur"})
 
 
-def test_column_that_is_not_there_is_told(tmp_path):
-    write_parquet(tmp_path / "train-0.parquet", images(2, 8, 8), [0, 1], "picture")
-    with pytest.raises(DataError, match=r"expected image or img .* data\.image_column"):
-        load_dataset("parquet", tmp_path)
-
-
 def test_images_of_two_sizes_are_refused(tmp_path):
     write_parquet(tmp_path / "train-0.parquet", [images(1, 8, 8)[0], images(1, 9, 9)[0]], [0, 1])
-    with pytest.raises(DataError, match="images of 2 sizes"):
+    with pytest.raises(
+        DataError, match=r"row 1: an image of \(1, 9, 9\); expected \(1, 8, 8\).*data.size=32"
+    ):
         load_dataset("parquet", tmp_path)
 
 
@@ -59,14 +55,6 @@ def test_pattern_without_files_is_told(option, tmp_path):
         load_dataset("parquet", tmp_path, options={option: "tset-*"})
 
 
-def test_shards_follow_in_the_order_of_their_names(tmp_path):
-    for shard in (1, 0, 2):
-        write_parquet(tmp_path / f"train-{shard}.parquet", images(1, 8, 8, seed=shard), [shard])
-    data = load_dataset("parquet", tmp_path)
-    assert data.train.labels.tolist() == [0, 1, 2]
-    assert np.array_equal(data.train.images[2, 0], images(1, 8, 8, seed=2)[0])
-
-
 def test_order_of_many_images_is_kept(tmp_path):
     """More than two stretches of 1,000, so that threads share them."""
     pixels = np.arange(2500, dtype=np.uint16).view(np.uint8).reshape(2500, 1, 2)
@@ -74,30 +62,18 @@ def test_order_of_many_images_is_kept(tmp_path):
     assert np.array_equal(load_dataset("parquet", tmp_path).train.images[:, 0], pixels)
 
 
-def test_shards_of_two_sizes_are_refused(tmp_path):
-    write_parquet(tmp_path / "train-0.parquet", images(1, 8, 8), [0])
-    write_parquet(tmp_path / "train-1.parquet", images(1, 9, 9), [0])
-    with pytest.raises(DataError, match=r"train-1.parquet: images are \(1, 9, 9\)"):
-        load_dataset("parquet", tmp_path)
-
-
 def test_missing_label_is_refused(tmp_path):
     write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])] * 2, pa.array([1, None]))
-    with pytest.raises(DataError, match=r"train-0.parquet: 1 of 2 rows have no label"):
+    with pytest.raises(
+        DataError, match=r"train-0.parquet, row 2: no value in the column 'label'; 1 have none"
+    ):
         load_dataset("parquet", tmp_path)
-
-
-def test_labels_that_are_words_are_classes_in_the_order_of_words(tmp_path):
-    encoded = [png(one) for one in images(3, 8, 8)]
-    write_encoded(tmp_path / "train-0.parquet", encoded, pa.array(["dog", "cat", "dog"]))
-    data = load_dataset("parquet", tmp_path)
-    assert (data.class_names, data.train.labels.tolist()) == (("cat", "dog"), [1, 0, 1])
 
 
 def test_labels_that_are_dates_are_refused(tmp_path):
     labels = pa.array([0], pa.date32())
     write_encoded(tmp_path / "train-0.parquet", [png(images(1, 8, 8)[0])], labels)
-    with pytest.raises(DataError, match="column label holds times, expected texts or whole numbers"):
+    with pytest.raises(DataError, match="column 'label' holds times, expected texts or whole numbers"):
         load_dataset("parquet", tmp_path)
 
 

@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 from runs import run_in_process
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.data.loading import load_dataset
 from rayfed_kd.data.sources.pfllib import PlainUnpickler
@@ -94,12 +95,10 @@ def test_characters_are_numbered_from_1_because_0_is_padding(tmp_path):
 
 def recipe_of(folder, **partition):
     return {
-        "method": {"name": "fedavg"},
-        "model": {"name": "mlp", "hidden": 4},
+        **THREE_CLIENTS,
         "data": {"name": "pfllib", "folder": str(folder)},
         "partition": {"name": "from_source", "clients": CLIENTS, **partition},
         "local": {"epochs": 1, "batch_size": 10},
-        "sampling": {"fraction": 1.0},
         "rounds": 1,
     }
 

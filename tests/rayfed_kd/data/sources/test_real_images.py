@@ -53,5 +53,5 @@ def test_fedavg_learns_mnist_in_ten_rounds(tmp_path):
         "evaluation": {"every": 10},
         "results": {"folder": str(tmp_path / "run")},
     }
-    found = rayfed_kd.run(recipe, local=True).summary["models"]["aca"]["last"]
+    found = rayfed_kd.run(recipe, local=True).summary["models"]["global"]["last"]
     assert found["server_accuracy"] > 0.9

@@ -37,33 +37,25 @@ def validation(folder):
 
 
 def one_level_down(folder):
-    write_parquet(folder / "plain_text" / "train-0.parquet", GREY[:2], [0, 1])
-    return r"data.train = 'train-\*.parquet' names no file in .*There are plain_text/train-0.parquet"
+    write_parquet(folder / "plain_text" / "train-0.parquet", GREY[:2], [1, 0])
+    return {"labels": [1, 0]}
+
+
+def two_configurations(folder):
+    for name in ("large", "small"):
+        write_parquet(folder / name / "train-0.parquet", GREY[:2], [1, 0])
+    return r"names no file in .*There are large/train-0.parquet and small/train-0.parquet"
+
+
+def other_names_in_the_test(folder):
+    write_parquet(folder / "train-0.parquet", GREY[:2], [0, 1], names=["a", "b"])
+    write_parquet(folder / "test-0.parquet", GREY[:2], [0, 1], names=["b", "a"])
+    return "test-0.parquet: the classes are b, a; in the files before they are a, b"
 
 
 def from_1(folder):
     write_parquet(folder / "train-0.parquet", GREY, [1, 2, 3, 1])
     return {"labels": [0, 1, 2, 0], "names": ("1", "2", "3"), "notes": ["labels are 1, 2 and 3"]}
-
-
-def large_words(folder):
-    write_encoded(folder / "train-0.parquet", encoded(), pa.array(["b", "a"], pa.large_string()))
-    return {"labels": [1, 0], "names": ("a", "b")}
-
-
-def categories(folder):
-    write_encoded(folder / "train-0.parquet", encoded(), pa.array(["b", "a"]).dictionary_encode())
-    return {"labels": [1, 0], "names": ("a", "b")}
-
-
-def floats(folder):
-    write_encoded(folder / "train-0.parquet", encoded(), pa.array([1.0, 0.0]))
-    return {"labels": [1, 0], "names": ("0", "1")}
-
-
-def fractions(folder):
-    write_encoded(folder / "train-0.parquet", encoded(), pa.array([0.5, 1.5]))
-    return "training files: 0.5 is no class"
 
 
 def names_beyond(folder):
@@ -90,11 +82,9 @@ def plain_bytes(folder):
         shards,
         validation,
         one_level_down,
+        two_configurations,
+        other_names_in_the_test,
         from_1,
-        large_words,
-        categories,
-        floats,
-        fractions,
         names_beyond,
         no_label,
         plain_bytes,
@@ -104,8 +94,30 @@ def test_parquet_of_images_is_what_it_means_or_one_line(write, tmp_path, read_or
     read_or_refused("parquet", write(tmp_path))
 
 
+WORDS = {"labels": [1, 0], "names": ("a", "b")}
+LABELS = {
+    "large words": (pa.array(["b", "a"], pa.large_string()), WORDS),
+    "categories": (pa.array(["b", "a"]).dictionary_encode(), WORDS),
+    "floats": (pa.array([1.0, 0.0]), {"labels": [1, 0], "names": ("0", "1")}),
+    "fractions": (pa.array([0.5, 1.5]), "training files: 0.5 is no class"),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_of_each_arrow_type_are_what_they_mean_or_one_line(kind, tmp_path, read_or_refused):
+    labels, written = LABELS[kind]
+    write_encoded(tmp_path / "train-0.parquet", encoded(), labels)
+    read_or_refused("parquet", written)
+
+
 WRITTEN = {"x": [[0.5] * 784] * 2, "y": [1, 2]}
+NO_LAYOUT = "a.json: not LEAF's layout"
 LEAF = {
+    "a label is missing": (WRITTEN | {"y": [1]}, NO_LAYOUT),
+    "a pixel is missing": ({"x": [[0.5] * 783], "y": [1]}, NO_LAYOUT),
+    "pixels to 255": (WRITTEN | {"x": [[255.0] * 784] * 2}, NO_LAYOUT),
+    "no user": (None, NO_LAYOUT),
+    "no samples": ({"x": [], "y": []}, "a.json: no samples"),
     "a NaN for a pixel": (WRITTEN | {"x": [[float("nan")] * 784] * 2}, "not LEAF's layout .*pixels from nan"),
     "a label with a fraction": (WRITTEN | {"y": [1.5, 2]}, "labels that are no whole numbers"),
     "a label that is no letter": (WRITTEN | {"y": [1, 62]}, "labels from 1 to 62, expected 0 to 61"),

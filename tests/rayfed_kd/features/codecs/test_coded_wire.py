@@ -195,8 +195,8 @@ def test_statistics_of_a_run_are_exact_unless_asked(buffers):
     """One client, one round: the server's model is its reply, of which signs leave little but statistics."""
     recipe = normed({"up": {"weights": "sign"}, "buffers": buffers})
     words = ["partition={name: iid, clients: 1}"]
-    coded = run_in_process(recipe, *words).models["aca"]
-    plain = run_in_process({**recipe, "codec": {}}, *words).models["aca"]
+    coded = run_in_process(recipe, *words).models["global"]
+    plain = run_in_process({**recipe, "codec": {}}, *words).models["global"]
     layout = next(iter(prepare(recipe, words).setting.wires["up"].layouts.values()))
     statistics = layout.places(["buffer"])
     assert np.array_equal(coded[statistics], plain[statistics]) is (buffers == "exact")

@@ -11,7 +11,7 @@ from torch import nn
 from rayfed_kd.features.privacy.mechanism import ClientPrivacy, Noise, variances_of
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import DispatchFacts, Method, RunError
-from rayfed_kd.protocol.outgoing import OutgoingReply
+from rayfed_kd.protocol.wire import OutgoingReply
 from rayfed_kd.recipe.loading import load_recipe
 
 FACTS = DispatchFacts(client=3, round=5, participation=2)

@@ -20,17 +20,19 @@ def metrics(rows):
 
 def test_curves_have_a_line_per_model_in_percent():
     rows = [
-        {"round": r, "model": m, "amp": r / 10, "fm": 0.1, "wlp": 0.0} for r in (1, 2) for m in ("aca", "oca")
+        {"round": r, "model": m, "amp": r / 10, "fm": 0.1, "wlp": 0.0}
+        for r in (1, 2)
+        for m in ("global", "oca")
     ]
     axes = curves_figure(metrics(rows)).axes
-    assert [a.get_title() for a in axes] == ["AMP (%)", "FM (variance)", "WLP (%)"]
-    assert [line.get_label() for line in axes[0].lines] == ["aca", "oca"]
+    assert [a.get_title() for a in axes] == ["AMP %", "FM", "WLP %"]
+    assert [line.get_label() for line in axes[0].lines] == ["global", "oca"]
     assert axes[0].lines[0].get_ydata().tolist() == [10.0, 20.0]
 
 
 def test_histogram_shows_the_last_round_only():
     rows = [
-        {"round": r, "client": c, "model": "aca", "samples": 10, "correct": 5, "accuracy": 0.5 * (r == 2)}
+        {"round": r, "client": c, "model": "global", "samples": 10, "correct": 5, "accuracy": 0.5 * (r == 2)}
         for r in (1, 2)
         for c in range(4)
     ]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rayfed_kd.toolbox.by_class.label_counts import (
+from rayfed_kd.toolbox.by_class.means import (
     class_shares,
     drawn_labels,
     proportional_labels,

@@ -4,6 +4,7 @@ import pytest
 import torch
 from contexts import server_context
 from safetensors.torch import save_file
+from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -11,11 +12,9 @@ from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, aligned, dis
 from rayfed_kd.toolbox.data_free.latent_generator import on_sphere
 
 RECIPE = {
+    **THREE_CLIENTS,
     "method": {"name": "fedktl", "generator": {"width": 4, "latent": 6, "epochs": 2, "batch_size": 16}},
-    "model": {"name": "mlp", "hidden": 4},
-    "data": {"name": "digits", "fraction": 0.1},
     "partition": {"name": "iid", "clients": 2, "public": {"fraction": 0.3}},
-    "sampling": {"fraction": 1.0},
 }
 
 
@@ -103,8 +102,3 @@ def test_generator_given_as_a_file_is_the_servers(setting, tmp_path):
     path.unlink()
     with pytest.raises(RecipeError, match="cannot be read as safetensors"):
         prepare({**RECIPE, "method": given})
-
-
-def test_without_a_file_public_images_are_asked_for():
-    with pytest.raises(RecipeError, match=r"partition\.public is missing: fedktl needs public samples"):
-        prepare({**RECIPE, "partition": {"name": "iid", "clients": 2}})

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from contexts import server_context
+from small_recipes import THREE_CLIENTS
 from torch import nn
 
 from rayfed_kd.experiment.preparation import prepare
@@ -10,13 +11,7 @@ from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.toolbox.data_free.synthesis import ImagePool, Synthesis, SynthesisOptions, Teachers, Terms
 
 GENERATOR = {"name": "dafl_image", "width": 4, "latent": 8}
-RECIPE = {
-    "method": {"name": "dense", "generator": GENERATOR},
-    "model": {"name": "mlp", "hidden": 4},
-    "data": {"name": "digits", "fraction": 0.1},
-    "partition": {"name": "iid", "clients": 2},
-    "sampling": {"fraction": 1.0},
-}
+RECIPE = {**THREE_CLIENTS, "method": {"name": "dense", "generator": GENERATOR}}
 
 
 @pytest.fixture

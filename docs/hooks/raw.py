@@ -1,0 +1,137 @@
+"""docs/measured/raw.parquet: the runs behind pages, an evaluated round of a model a row.
+
+    python docs/hooks/raw.py RUNS STUDY/TABLE COMMIT     # adds a table's runs, or replaces them
+    python docs/hooks/raw.py                             # recomputes the intervals of the pages
+
+RUNS is the folder with the studies' folders; COMMIT is that of the code which ran them. The second form reads
+no run and none of the code that made the tables: it prints each difference and claim of a page's block whose
+runs are in the file, beside what stands there, and ends with an error where they differ.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import mpmath
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+DOCS = Path(__file__).parents[1]
+FILE = DOCS / "measured/raw.parquet"
+PAGES = (DOCS / "measured/leaderboard.md", DOCS / "measured/asynchronous.md")
+METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
+COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}
+BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
+NUMBERS = re.compile(r"([-+][\d.]+) \[([-+][\d.]+), ([-+][\d.]+)\]")
+COMPARED = re.compile(
+    r"(?P<metric>.+?), mean of last (?P<last>\d+) evaluations: (?P<first>.+) less (?P<second>.+)"
+)
+
+
+class Compared(NamedTuple):
+    """Two rows of a page, of which it prints the difference."""
+
+    metric: str
+    last: int
+    first: str
+    second: str
+    printed: str
+
+
+def runs_of(folder: Path, study: str, commit: str) -> Iterator[pa.Table]:
+    """A row for each evaluated round and model of each finished run in a table's folder."""
+    from rayfed_kd.results.tables.reading import read_table
+
+    for run in sorted(folder.glob("*-seed*")):
+        if not (run / "summary.json").is_file():
+            continue
+        label, seed = run.name.rsplit("-seed", 1)
+        rounds = read_table(run / "tables", "rounds").to_pydict()
+        places = {index: place for place, index in enumerate(rounds["round"])}
+        metrics = read_table(run / "tables", "metrics").select(["model", "round", *METRICS])
+        ends = [places[index] + 1 for index in metrics["round"].to_pylist()]
+        for place, (name, value) in enumerate((("study", study), ("run", label), ("seed", int(seed)))):
+            metrics = metrics.add_column(place, name, pa.array([value] * len(metrics)))
+        for name in ("bytes_up", "bytes_down", "wall_s"):
+            metrics = metrics.append_column(name, pa.array([sum(rounds[name][:end]) for end in ends]))
+        yield metrics.append_column("commit", pa.array([commit] * len(metrics)))
+
+
+def compared(page: str) -> Iterator[tuple[str, Compared]]:
+    """The study of a block, and each difference that stands there."""
+    for block in BLOCK.finditer(page):
+        column = re.search(r"\| ([^|]+), mean of last (\d+) evaluations \|", block["table"])
+        baseline = re.search(r"difference to (.+?) \[95 %", block["table"])
+        for line in block["table"].splitlines():
+            cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+            if len(cells) == 4 and (found := COMPARED.fullmatch(cells[1])):
+                words = found.groupdict()
+                said = Compared(
+                    words["metric"], int(words["last"]), words["first"], words["second"], cells[2]
+                )
+                yield block["study"], said
+            elif column and baseline and len(cells) > 4 and NUMBERS.match(cells[-1]):
+                said = Compared(column[1], int(column[2]), cells[0], baseline[1], cells[-1])
+                yield block["study"], said
+
+
+def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]:
+    """Seed -> the mean of a row's last evaluations, in percent. A row is `LABEL (model)`."""
+    label, model = re.fullmatch(r"(.+) \((\w+)\)", row).groups()
+    named = pc.equal(runs["run"], re.sub(r"[^0-9A-Za-z._-]+", "-", label))
+    own = runs.filter(pc.and_(named, pc.equal(runs["model"], model)))
+    by_seed = {}
+    for seed in sorted(set(own["seed"].to_pylist())):
+        curve = own.filter(pc.equal(own["seed"], seed)).sort_by("round")[COLUMNS[metric]].to_pylist()
+        by_seed[seed] = 100 * statistics.fmean(curve[-last:])
+    return by_seed
+
+
+def interval(differences: list[float]) -> tuple[float, float, float]:
+    """Mean and 95 % interval by Student's t, whose distribution is integrated from its density."""
+    n, mean = len(differences), statistics.fmean(differences)
+
+    def density(t: mpmath.mpf) -> mpmath.mpf:
+        scale = mpmath.gamma(n / 2) / (mpmath.sqrt((n - 1) * mpmath.pi) * mpmath.gamma((n - 1) / 2))
+        return scale * (1 + t * t / (n - 1)) ** (-n / 2)
+
+    t = mpmath.findroot(lambda end: mpmath.quad(density, [0, end]) - 0.475, 2.5)
+    half = float(t) * statistics.stdev(differences) / n**0.5
+    return mean, mean - half, mean + half
+
+
+def recomputed(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
+    """What is compared, what the page prints and what the runs give, of blocks whose runs are there."""
+    studies = set(runs["study"].to_pylist())
+    for study, said in compared(page):
+        if study not in studies:
+            continue
+        own = runs.filter(pc.equal(runs["study"], study))
+        ours, theirs = (values(own, row, said.metric, said.last) for row in (said.first, said.second))
+        mean, low, high = interval([value - theirs[seed] for seed, value in ours.items()])
+        found = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+        yield f"{said.first} less {said.second}", NUMBERS.match(said.printed)[0], found
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        runs_folder, study, commit = sys.argv[1:]
+        added = pa.concat_tables(runs_of(Path(runs_folder) / study, study, commit))
+        kept = []
+        if FILE.is_file():
+            before = pq.read_table(FILE)
+            kept = [before.filter(pc.not_equal(before["study"], study))]
+        pq.write_table(pa.concat_tables([*kept, added]), FILE, compression="zstd")
+        sys.stdout.write(f"{len(added)} rows of {study} in {FILE}\n")
+    else:
+        found = [line for page in PAGES for line in recomputed(page.read_text("utf8"), pq.read_table(FILE))]
+        for what, printed, again in found:
+            sys.stdout.write(f"{what}: {printed}; from the runs {again}\n")
+        if any(printed != again for _, printed, again in found):
+            sys.exit("a page's numbers are not those of its runs")

@@ -1,0 +1,94 @@
+"""Names in tables: values of the table `scores`, and evaluated models that do not say what they are."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rayfed_kd.errors import nearest
+
+# A value of the table `scores` has a name that says on which samples it is: `official_macro_f1` on the
+# official test set, `local_macro_f1` on all clients' test parts together.
+_SCORE = re.compile(r"(official|local)_\w+")
+
+
+def score_name(row: Mapping[str, Any]) -> str:
+    """The name of a value beside the metrics of every evaluation, as `official_macro_f1`.
+
+    Args:
+        row: of the table `scores`.
+    """
+    return f"{row['test']}_{row['metric']}"
+
+
+def is_score(metric: str) -> bool:
+    """Whether a name is one that `score_name` gives."""
+    return _SCORE.fullmatch(metric) is not None
+
+
+def smaller_is_better(scores: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Names of those values in rows of the table `scores` of which the smaller is the better one."""
+    return {score_name(row) for row in scores if row["better"] == "smaller"}
+
+
+def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[dict[str, Any]]:
+    """Rows of the table `metrics`, each with its model's values of the round from the table `scores`.
+
+    A value that is no finite number is None there.
+
+    Args:
+        tables: rows of `metrics` and of `scores`, of the same rounds; without an entry there are none.
+    """
+    values: dict[tuple[int, str], dict[str, float | None]] = {}
+    for row in tables.get("scores", []):
+        value = row["value"] if row["value"] is not None and math.isfinite(row["value"]) else None
+        values.setdefault((row["round"], row["model"]), {})[score_name(row)] = value
+    return [{**row, **values.get((row["round"], row["model"]), {})} for row in tables.get("metrics", [])]
+
+
+MEANINGS = {
+    "oca": "the average of all clients' latest models",
+    "personal": "each client's own model, on its client's test samples",
+    "nearest": "each client's own features, by the nearest prototype",
+}
+FORMER = {"aca": "global"}  # what methods called models before; others may still call theirs so
+OWN = ("personal", "nearest")  # a model for each client, where the others are one for all
+
+
+def nearest_model(name: str, names: Iterable[str]) -> str | None:
+    """The model that a name was meant for: what a former name stands for, else the one most like it."""
+    known = list(names)
+    return FORMER[name] if FORMER.get(name) in known else nearest(name, known)
+
+
+def unlike_models(names: Iterable[str]) -> list[str]:
+    """What to know where a table has clients' own models beside models for all clients, else nothing.
+
+    Args:
+        names: of the models that the table shows.
+
+    Returns: at most one sentence, without its final stop.
+    """
+    shown = set(names)
+    if not shown & set(OWN) or shown <= set(OWN):
+        return []
+    return [
+        "differences between clients' own models and a model for all clients are not like for like: a "
+        "client's own needs its own classes alone; a row of the method standalone says what such models are "
+        "worth without a message"
+    ]
+
+
+def model_notes(names: Iterable[str]) -> list[str]:
+    """A legend of the names in a table, as `["oca: the average of ...; personal: ..."]`.
+
+    Args:
+        names: of the models that the table shows.
+
+    Returns: one sentence without its final stop; none if every name says what it is.
+    """
+    shown = set(names)
+    legend = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items() if name in shown)
+    return [legend] if legend else []

@@ -1,0 +1,123 @@
+"""Tells a run's trackers of its rounds, each once. No result depends on them: their faults become lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rayfed_kd.errors import RunError
+from rayfed_kd.files import read_json
+from rayfed_kd.recipe.registry import Registry, blame, blaming
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.schemas import CONFIG, SCHEMAS, UNFINISHED
+from rayfed_kd.results.tables import RowsByRound, read_table
+from rayfed_kd.results.trackers.scalars import round_scalars
+from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
+
+TRACKERS = Registry(
+    {
+        "tensorboard": "rayfed_kd.results.trackers.tensorboard:TensorBoard",
+        "mlflow": "rayfed_kd.results.trackers.mlflow:MLflow",
+        "wandb": "rayfed_kd.results.trackers.wandb:WandB",
+    },
+    "rayfed_kd.results.trackers.tracker:Tracker",
+)
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def make_trackers(recipe: Recipe) -> list[Tracker]:
+    """The recipe's trackers with their options, in its order; none has started.
+
+    Raises: RecipeError if a name is unknown, it is no tracker, an option is bad, or a package is missing.
+    """
+    trackers = []
+    for place, named in enumerate(recipe.results.trackers):
+        bound = TRACKERS.bound(named, f"results.trackers.{place}")
+        with blaming(f"results.trackers.{place}.name: {named.name}"):
+            trackers.append(bound.found(**bound.arguments))
+    return trackers
+
+
+class Trackers:
+    """Starts a run's trackers, and tells them of its rounds; one that fails is told the rest at the end.
+
+    Args:
+        folder: the run's.
+        recipe: the run's.
+        say: called with a line when a tracker fails.
+
+    Raises: RunError if one cannot start.
+    """
+
+    def __init__(self, folder: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
+        self._folder, self._say = folder, say
+        self._last_round: dict[Tracker, int] = {}  # that it was told of
+        # Not tried again before the end: each try might wait for a network, and a checkpoint for that.
+        self._failed: set[Tracker] = set()
+        run_id = read_json(folder / "environment.json").get("id", "")
+        name = folder.name.removesuffix(UNFINISHED)
+        run = TrackedRun(folder, recipe.model_dump(mode="json"), run_id, name, recipe.results.group)
+        for tracker in make_trackers(recipe):
+            try:
+                last_round = tracker.start(run)
+            except Exception as error:
+                failed = f"results.trackers: {type(tracker).__name__} cannot start"
+                raise RunError(f"{failed}: {blame(error)}") from error
+            self._last_round[tracker] = -1 if last_round is None else last_round
+
+    def round(self, round_index: int, tables: Tables) -> None:
+        """Tell of a round, whose tables and pictures are written.
+
+        Args:
+            round_index: the round, from 1.
+            tables: its rows, as `SCHEMAS` has them.
+        """
+        for tracker in self._last_round:
+            if tracker in self._failed:
+                continue
+            try:
+                self._tell(tracker, round_index, tables)
+            except Exception as error:
+                self._failed.add(tracker)
+                self._blame(tracker, error, "is told the rest at the end")
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Tell what was not told, from the tables, and that the run ends; only summary.json is missing."""
+        pictures = [f"figures/{name}.png" for name in ("curves", "logged", "client-accuracies")]
+        paths = [self._folder / name for name in (CONFIG, "environment.json", *pictures)]
+        paths += sorted(self._folder.glob("tables/*/*.parquet"))
+        for tracker in self._last_round:
+            try:
+                self._tell(tracker, summary["rounds"])
+                tracker.end(summary, [path for path in paths if path.exists()])
+            except Exception as error:
+                self._blame(tracker, error, "misses what came later")
+
+    def _tell(self, tracker: Tracker, until: int, tables: Tables | None = None) -> None:
+        """Tell of all rounds up to this one that were not told; `tables` has its rows alone."""
+        first, all_rows = self._last_round[tracker] + 1, dict[str, RowsByRound]()
+        if first < until or tables is None:
+            all_rows = {name: RowsByRound(read_table(self._folder / "tables", name)) for name in SCHEMAS}
+        for round_index in range(first, until + 1):
+            rows = {name: rows.of(round_index) for name, rows in all_rows.items()} or tables
+            tracker.round(self._tracked(round_index, rows or {}))
+            self._last_round[tracker] = round_index
+
+    def _tracked(self, round_index: int, tables: Tables) -> TrackedRound:
+        """What trackers are told of a round, by its rows and the files that were drawn in it."""
+        accuracies: dict[str, list[float]] = {}
+        for client in tables.get("clients", ()):
+            accuracies.setdefault(f"client_accuracy/{client['model']}", []).append(client["accuracy"])
+        images, numbers = (self._drawn(round_index, kind) for kind in ("png", "parquet"))
+        return TrackedRound(round_index, round_scalars(tables), accuracies, images, numbers)
+
+    def _drawn(self, round_index: int, kind: str) -> dict[str, Path]:
+        suffix = f"-{round_index:06d}" if round_index else ""
+        pattern = f"*{suffix}.{kind}" if round_index else f"partition.{kind}"
+        files = sorted(self._folder.glob(f"figures/{pattern}"))
+        return {path.stem.removesuffix(suffix): path for path in files}
+
+    def _blame(self, tracker: Tracker, error: Exception, way: str) -> None:
+        when = f"after round {max(self._last_round[tracker], 0)}"
+        self._say(f"results.trackers: {type(tracker).__name__} failed {when}, and {way}: {blame(error)}")
