@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
+from rayfed_kd.models.spacing import Spacing
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.recipe.seeds import global_stream
@@ -32,8 +33,11 @@ class FlatModule:
 
     Attributes:
         module: the wrapped module.
-        trainable: [num_parameters], the parameters as one tensor, for an optimiser.
-        gradients: [num_parameters], where backward leaves their gradients.
+        storage: the vector in memory, [num_elements]; on a GPU with gaps of zeros, as `spacing` says.
+        spacing: where its tensors lie; None: one after another, as in the vector.
+        places: the same of each tensor, by name.
+        trainable: [num_parameters], the parameters as one tensor, for an optimiser; with gaps like `storage`.
+        gradients: where backward leaves their gradients, as `trainable` has them.
         num_parameters, num_buffers: lengths of the vector's two stretches.
         trained, buffers: the parameters and the buffers in it, in the vector's order.
         leaves: the parameters themselves.
@@ -51,13 +55,19 @@ class FlatModule:
         self.num_parameters = sum(one.shape.numel() for one in held.trained)
         self.num_buffers = sum(one.shape.numel() for one in held.moving)
         # Where in the vector each of them lies, by name.
-        self._places, start = dict[str, slice](), 0
+        self._dense, start = dict[str, slice](), 0
         for one in (*held.trained, *held.moving):
-            self._places[one.name] = slice(start, start + one.shape.numel())
+            self._dense[one.name] = slice(start, start + one.shape.numel())
             start += one.shape.numel()
-        self.storage = torch.empty(self.num_parameters + self.num_buffers, device=device)
-        self.gradients = torch.zeros(self.num_parameters, device=device)
-        self.trainable = self.storage[: self.num_parameters]
+        self.places, self.spacing, reserved, trained = self._dense, None, start, self.num_parameters
+        if torch.device(device).type != "cpu":
+            self.spacing = Spacing.of([place.stop - place.start for place in self._dense.values()])
+            self.places = dict(zip(self._dense, self.spacing.stored, strict=True))
+            reserved = self.spacing.length
+            trained = self.spacing.within(slice(None), self.num_parameters)[0].stop
+        self.storage = torch.zeros(reserved, device=device)
+        self.gradients = torch.zeros(trained, device=device)
+        self.trainable = self.storage[:trained]
         self.submodules = list(self.module.modules())
         self.autocast: torch.dtype | None = None
         self._requires_grad = True
@@ -67,12 +77,12 @@ class FlatModule:
 
     def _adopt(self, held: ModuleTensors) -> None:
         """Gives the tensors of the vector their places in it, and notes where those beside it are."""
-        places, gradients = self.parts(self.storage), self.parts(self.gradients)
-        for leaf, place, gradient in zip(self.leaves, places, gradients, strict=True):
+        for leaf, one in zip(self.leaves, held.trained, strict=True):
+            place = view_as(self.storage[self.places[one.name]], one.shape)
             place.copy_(leaf)
             leaf.data = place
             # Backward adds in place to a gradient that is there; without one it would make another tensor.
-            leaf.grad = gradient
+            leaf.grad = view_as(self.gradients[self.places[one.name]], one.shape)
         for one in held.moving:
             one.assign(self._home(one).copy_(one.now))
         self._first_places = [one.places[0] for one in held.trained]
@@ -134,7 +144,7 @@ class FlatModule:
 
     def _home(self, one: HeldTensor) -> Tensor:
         """A buffer's place in the vector."""
-        return self.storage[self._places[one.name]].view(one.shape)
+        return self.storage[self.places[one.name]].view(one.shape)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The module's output."""
@@ -201,11 +211,12 @@ class FlatModule:
 
         Raises: ValueError if the length differs.
         """
-        if vector.shape != self.storage.shape:
+        if vector.shape != (self.num_elements,):
             raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
         with torch.no_grad():
             self._settle()
-            self.storage.copy_(vector)
+            there = vector if self.spacing is None else self.spacing.spread(vector.to(self.storage.device))
+            self.storage.copy_(there)
             for counter, first in self._counters:
                 counter.copy_(first)
 
@@ -215,17 +226,18 @@ class FlatModule:
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
-        return [view_as(vector[self._places[one.name]], one.shape) for one in self.trained]
+        return [view_as(vector[self._dense[one.name]], one.shape) for one in self.trained]
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
-        """`vector`, [num_elements], seen as the module's tensors by name, in its order."""
+        """`vector`, [num_elements], as the module's tensors by name: views, or on a GPU aligned copies."""
         parameters = zip((one.name for one in self.trained), self.parts(vector), strict=True)
-        buffers = {one.name: vector[self._places[one.name]].view(one.shape) for one in self.buffers}
-        return {**dict(parameters), **buffers}
+        buffers = {one.name: vector[self._dense[one.name]].view(one.shape) for one in self.buffers}
+        tensors = {**dict(parameters), **buffers}
+        return {name: one.clone() for name, one in tensors.items()} if self.spacing else tensors
 
     def spans(self) -> list[tuple[tuple[nn.Module, ...], int, int]]:
         """Where in the vector tensors lie: (the modules that have one, start, stop), in its order."""
-        every = [(one.owners, self._places[one.name]) for one in (*self.trained, *self.buffers)]
+        every = [(one.owners, self._dense[one.name]) for one in (*self.trained, *self.buffers)]
         return [(owners, place.start, place.stop) for owners, place in every]
 
     @cached_property
@@ -272,7 +284,7 @@ class FlatModule:
         """A copy of the module as a vector, [num_elements] float32, on its device."""
         with torch.no_grad():
             self._settle()
-            return self.storage.clone()
+            return self.spacing.gathered(self.storage) if self.spacing else self.storage.clone()
 
     def train(self) -> FlatModule:
         """Train mode: parameters take gradients, which start at zero; those that are frozen take none."""

@@ -181,7 +181,8 @@ class Optimizer:
     Attributes:
         rule: recipe, betas and clipping.
         steps: how many it has made since it was built: what its pace counts.
-        module, part: as given.
+        module: as given.
+        part: where the parameters lie in `trainable`.
     """
 
     def __init__(
@@ -198,6 +199,10 @@ class Optimizer:
             clip, self._pace = recipe.clip, recipe.pace
             # Clients of one rule train as one program, whatever the lengths of their epochs.
             recipe = recipe.model_copy(update={"pace": None})
+        self._spacing = None
+        if isinstance(module, FlatModule) and module.spacing is not None:
+            part, self._spacing = module.spacing.within(part, module.num_parameters)
+            state = {name: self._spacing.spread(v) if v.dim() else v for name, v in (state or {}).items()}
         self.rule, self.part, self.module, self.steps = StepRule(recipe, betas, clip), part, module, 0
         self._parameters, self._gradients = module.trainable, module.gradients
         if part != slice(None):
@@ -226,11 +231,12 @@ class Optimizer:
         """Whether its learning rate changes from step to step."""
         return self._pace is not None
 
-    def state(self) -> dict[str, Tensor]:
-        """The moments, to be kept between rounds; copied."""
-        if not self._state:
-            return self.rule.fresh(self._parameters)
-        return {name: value.clone() for name, value in self._state.items()}
+    def state(self, spaced: bool = False) -> dict[str, Tensor]:
+        """The moments, to be kept between rounds; copied. `spaced`: as they lie beside the parameters."""
+        kept = self._state or self.rule.fresh(self._parameters)
+        if self._spacing is None or spaced:
+            return {name: value.clone() for name, value in kept.items()}
+        return {name: self._spacing.gathered(v) if v.dim() else v.clone() for name, v in kept.items()}
 
     @property
     def begun(self) -> bool:

@@ -23,44 +23,31 @@ class StackedModules:
         modules: of one architecture, at least one.
 
     Attributes:
-        storage: [n, num_elements], the rows.
-        gradients: [n, num_parameters], room for their gradients.
+        storage: [n, num_elements], the rows, as they lie in the modules' memory.
+        gradients: [n, num_parameters], room for their gradients, likewise.
     """
 
     def __init__(self, modules: Sequence[FlatModule]) -> None:
         self._modules = list(modules)
         first = modules[0]
-        self._parameters, self._buffers = first.trained, first.buffers
+        self._parameters, self._buffers, self._places = first.trained, first.buffers, first.places
         # Not its subclasses, which may compute something else than `_normalised` does.
         self._norms = [m for m in first.module.modules() if type(m) is nn.GroupNorm]
         self.storage = torch.stack([module.storage for module in modules])
-        self.gradients = torch.zeros(len(modules), first.num_parameters, device=first.storage.device)
+        self.gradients = self.storage.new_zeros(len(modules), len(first.gradients))
 
     def parameters(self, rows: Tensor) -> list[Tensor]:
         """`rows`, [m, num_parameters] or wider, seen as m modules' parameters: [m, ...] each, in order."""
-        views, start = [], 0
-        for one in self._parameters:
-            stop = start + one.shape.numel()
-            views.append(view_as(rows[:, start:stop], one.shape))
-            start = stop
-        return views
+        return [view_as(rows[:, self._places[one.name]], one.shape) for one in self._parameters]
 
     def buffers_of(self, rows: slice | Tensor) -> list[Tensor]:
         """The buffers of the modules `rows`, [m, ...] each, in order."""
-        views, start = [], self.gradients.shape[1]
-        for one in self._buffers:
-            stop = start + one.shape.numel()
-            views.append(self.storage[rows, start:stop].view(-1, *one.shape))
-            start = stop
-        return views
+        return [self.storage[rows, self._places[one.name]].view(-1, *one.shape) for one in self._buffers]
 
     def keep_buffers(self, where: slice | Tensor, buffers: Sequence[Tensor]) -> None:
         """Takes over the buffers of the rows `where`, as `buffers` gave them."""
-        start = self.gradients.shape[1]
-        for buffer in buffers:
-            stop = start + buffer[0].numel()
-            self.storage[where, start:stop] = buffer.reshape(len(buffer), -1)
-            start = stop
+        for one, buffer in zip(self._buffers, buffers, strict=True):
+            self.storage[where, self._places[one.name]] = buffer.reshape(len(buffer), -1)
 
     @contextmanager
     def standing_in(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Iterator[None]:

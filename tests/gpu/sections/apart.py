@@ -17,8 +17,11 @@ def fresh(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def each(function: Callable[..., T], calls: Sequence[tuple[Any, ...]], count: int) -> Iterator[T]:
-    """What the function gives for each tuple of arguments, as they are done; processes are used again."""
-    with ProcessPoolExecutor(count, mp_context=mp.get_context("spawn")) as pool:
+    """What the function gives for each tuple of arguments, as they are done.
+
+    A new process for each: after an error of a kernel, CUDA refuses everything else in the process.
+    """
+    with processes(count) as pool:
         for future in as_completed([pool.submit(function, *arguments) for arguments in calls]):
             yield future.result()
 
