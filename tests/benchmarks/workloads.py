@@ -82,7 +82,8 @@ class InOneProcess:
     """The simulator's own loop on the local engine; the server computes on the CPU."""
 
     def __init__(self, work: Workload, device: str = "cpu") -> None:
-        self.prepared = prepare(work.recipe())
+        share = [] if device == "cpu" else ["placement.client.num_gpus=1"]  # tf32 is refused without a GPU
+        self.prepared = prepare(work.recipe(), share)
         setting = self.prepared.setting
         engine = LocalEngine(Host(setting, device=device, keep_states=work.clients))
         self.simulation = Simulation(setting, engine, Silent())

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from tables import page
-from utilisation import Watch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -106,7 +105,7 @@ def run(name: str, options: Options, limit_s: float) -> dict[str, Any]:
     words = [sys.executable, str(HERE / "section.py"), name, "--rows", str(rows), "--device", options.device]
     words += ["--toy"] * options.toy + ["--seconds", f"{limit_s:.0f}"]
     began = time.monotonic()
-    with log.open("w") as printed, Watch() as watch:
+    with log.open("w") as printed:
         # A session of its own, so that its end takes the processes that it has started with it.
         process = subprocess.Popen(
             words, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True, cwd=ROOT
@@ -119,7 +118,6 @@ def run(name: str, options: Options, limit_s: float) -> dict[str, Any]:
             end(process)
     section["seconds"] = round(time.monotonic() - began, 1)
     section["rows"] = [json.loads(line) for line in rows.read_text().splitlines()]
-    section["utilisation"] = watch.summary()
     rows.unlink()
     faults = [row["fault"] for row in section["rows"] if row.get("fault")]
     last = next((line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")

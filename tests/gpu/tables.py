@@ -16,11 +16,10 @@ TITLES = {
     "graphs": "A training step as it is, and as a CUDA graph",
     "memory": "Memory of a host",
 }
-USED = "The GPU meanwhile"
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The page: a heading and a table for each section, and how busy the GPU was in each."""
+    """The page: a heading and a table for each section."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -37,13 +36,6 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
             if section["rows"]:
                 yield ""
         yield from table(section["rows"])
-    used = [
-        {"section": name, "seconds": section["seconds"], **section["utilisation"]}
-        for name, section in sections.items()
-        if section.get("utilisation")
-    ]
-    if used:
-        yield from ("", f"## {USED}", "", *table(used))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -119,8 +119,6 @@ def test_the_page_has_a_table_for_each_section():
             "status": "out of time",
             "reason": "stopped after 3 s",
             "rows": [{"what": "x", "value": 12345.6}, {"what": "y", "unit": "s", "value": 12}],
-            "seconds": 3.0,
-            "utilisation": {"busy_mean_percent": 40.0},
         },
     }
     found = {"device": "cuda", "commit": "0123456789abcdef", "started": "2026-11-23T09:00:00+0000"}
@@ -130,20 +128,6 @@ def test_the_page_has_a_table_for_each_section():
     assert "Left out: Ray is not installed.\n" in text
     assert "Out of time: stopped after 3 s.\n\n| what | value | unit |\n| --- | ---: | --- |\n" in text
     assert "| x | 12,346 |  |\n| y | 12 | s |\n" in text
-    assert "| section | seconds | busy mean percent |\n| --- | ---: | ---: |\n| fedkf | 3 | 40 |\n" in text
-
-
-def test_how_busy_the_gpu_was_comes_from_nvidia_smis_lines():
-    from utilisation import summary_of
-
-    lines = ["50, 1000\n", "100, 3000\n", "[N/A], 5\n", "7", ""]
-    assert summary_of(lines) == {
-        "busy_mean_percent": 75.0,
-        "busy_most_percent": 100.0,
-        "memory_most_mib": 3000.0,
-        "looks": 2,
-    }
-    assert summary_of([]) is None
 
 
 def test_rays_wheel_is_joined_when_all_parts_are_there(tmp_path):

@@ -6,7 +6,9 @@ tensor, on which every operation is done, so results have the CPU's bits. As on 
 - an operation on tensors of both devices is an error, unless one of them is a single number;
 - a tensor reaches the other device by a copy only; `COPIES` has each with its direction and size;
 - an operation for which torch has no kernel on CUDA that repeats bit for bit is an error, as it is there with
-  `deterministic: true`.
+  `deterministic: true`;
+- BatchNorm of a tensor that does not begin at a multiple of 16 bytes is an error, as cuDNN's is where images
+  lie channels-last.
 
 It is no test of kernels, of memory or of streams. `torch.func.vmap` does not know it, so no group of clients
 is trained as one program on it.
@@ -165,6 +167,10 @@ def _computed(operation: Any, args: Any, kwargs: Any) -> Any:
         if isinstance(one, torch.Tensor) and not isinstance(one, OnOther) and one.dim() > 0:
             raise RuntimeError(f"{operation}: a tensor on {one.device}, {tuple(one.shape)}, beside {NAME}'s")
     raw_args, raw_kwargs = pytree.tree_map_only(OnOther, lambda one: one.raw, (args, kwargs))
+    if "batch_norm" in name and any(
+        one.raw.storage_offset() % 4 for one in inputs if isinstance(one, OnOther)
+    ):
+        raise RuntimeError(f"{operation}: misaligned address")
     if "device" in raw_kwargs:
         raw_kwargs["device"] = "cpu"
     result = operation(*raw_args, **raw_kwargs)
