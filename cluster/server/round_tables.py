@@ -65,15 +65,21 @@ def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[s
 
 
 def _host_rows(round_index: int, traffic: Traffic) -> Rows:
-    rows: dict[int, dict[str, Any]] = {}
-    for _, facts in traffic.facts:
-        first = {"round": round_index, "host": facts.host, "node": facts.node, "busy_s": 0.0, "clients": 0}
-        row = rows.setdefault(facts.host, first)
-        row["busy_s"] += facts.seconds
-        row["clients"] += 1
-        row["rss_mb"] = facts.rss_mb  # after the host's last step of the round
-    steps = {host: [facts for _, facts in traffic.facts if facts.host == host] for host in rows}
-    return [rows[host] | _gpu_columns(steps[host]) for host in sorted(rows)]
+    rows = []
+    for host in sorted({facts.host for _, facts in traffic.facts}):
+        clients = [client for client, facts in traffic.facts if facts.host == host]
+        steps = [facts for _, facts in traffic.facts if facts.host == host]
+        row = {
+            "round": round_index,
+            "host": host,
+            "node": steps[0].node,
+            "rss_mb": steps[-1].rss_mb,  # after the host's last step of the round
+            "busy_s": sum(step.seconds for step in steps),
+            "clients": len(clients),
+            "client_ids": sorted(set(clients)),
+        }
+        rows.append(row | _gpu_columns(steps))
+    return rows
 
 
 def _gpu_columns(facts: Sequence[StepFacts]) -> dict[str, float | int | None]:

@@ -26,6 +26,7 @@ from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.search_result import SearchResult, read_search_result
 
+NOT_SHOWN = {"client_ids"}  # the page needs no such column: runs of earlier versions lack it
 SEED = re.compile(r"-seed\d+(\.running)?$")
 
 
@@ -179,12 +180,12 @@ def _paper(path: Path) -> str:
 
 
 def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
-    """A table with every column of this version."""
+    """A table with every column that the page needs."""
     try:
         table = read_table(folder / "tables", name)
     except DataError as error:
         raise RecipeError(f"{folder}: table {name} cannot be read: {error}") from None
-    missing = [column for column in SCHEMAS[name].names if column not in table.column_names]
+    missing = [one for one in SCHEMAS[name].names if one not in {*table.column_names, *NOT_SHOWN}]
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
     return table

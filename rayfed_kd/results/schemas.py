@@ -18,6 +18,7 @@ FIRST = {"round": "int64", "sim_s": "float64"}  # columns of every table
 def _schemas() -> dict[str, pa.Schema]:
     """The tables' columns, as schemas.yaml has them; the first two are round and simulated seconds."""
     types = {name: pa.type_for_alias(name) for name in ("int64", "float64", "string")}
+    types["list of int64"] = pa.list_(types["int64"])
     types["numbers by name"] = pa.map_(types["string"], types["float64"])
     tables = read_yaml_file(Path(__file__).with_suffix(".yaml"), "list of tables")
     return {

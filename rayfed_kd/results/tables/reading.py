@@ -77,7 +77,9 @@ def table_rows(
 def _stream_or_parquet(folder: Path, schema: pa.Schema, until_round: int | None) -> pa.Table:
     for _ in range(READ_ATTEMPTS):
         with suppress(FileNotFoundError):
-            return pa.Table.from_batches(stream_batches(folder / STREAM, until_round), schema)
+            batches = list(stream_batches(folder / STREAM, until_round))
+            table = pa.Table.from_batches(batches, None if batches else schema)
+            return _known(table, schema, folder / STREAM)
         # A file that is gone, or a stream that is there now: the run has begun or ended meanwhile.
         with suppress(FileNotFoundError):
             table = _parquet_rows(folder, schema)
@@ -95,10 +97,13 @@ def _parquet_rows(folder: Path, schema: pa.Schema) -> pa.Table:
         )
     if not paths:
         return schema.empty_table()
-    table = read_parquet(paths[0])
+    return _known(read_parquet(paths[0]), schema, paths[0])
+
+
+def _known(table: pa.Table, schema: pa.Schema, path: Path) -> pa.Table:
     for field in table.schema:
         if field.name not in schema.names or field.type != schema.field(field.name).type:
-            raise DataError(f"{paths[0]} is damaged: it has a column {field.name} of {field.type}")
+            raise DataError(f"{path} is damaged: it has a column {field.name} of {field.type}")
     return table  # of an earlier version's table columns may be missing, which is for the reader to say
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -80,6 +81,17 @@ def test_any_placement_gives_the_local_engines_bits(method, hosts):
         assert_same_run(result, expected)
         # A pinned client that took part shows as a host of its own.
         assert len(set(result.tables["hosts"]["host"].to_pylist())) <= -(-4 // clients_per_actor)
+
+
+def test_rows_of_hosts_name_each_client_of_a_round_once(hosts):
+    recipe = {**recipe_of("fedavg"), "sampling": {"fraction": 1.0}}
+    runs = run_in_process(recipe), hosts.run(recipe, "placement.clients_per_actor=2")
+    alone, shared = (run.tables["hosts"].to_pylist() for run in runs)
+    assert [(row["host"], row["client_ids"]) for row in alone] == [(0, [0, 1, 2, 3])] * 3
+    assert {row["host"] for row in shared} == {0, 1}
+    for index in (1, 2, 3):
+        ids = [row["client_ids"] for row in shared if row["round"] == index]
+        assert sorted(chain(*ids)) == [0, 1, 2, 3]
 
 
 def assert_known_to_studies(result, recipe):

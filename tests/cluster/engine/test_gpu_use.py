@@ -152,6 +152,13 @@ def test_a_rounds_row_has_the_last_memory_the_highest_peak_and_all_copies():
     assert copies == [2, 12, 2, 16]
 
 
+def test_a_rows_ids_have_each_client_once_and_its_clients_each_step():
+    traffic = Traffic()
+    traffic.facts = [(client, step(0, 1.0, None)) for client in (3, 1, 3)]
+    (row,) = _host_rows(1, traffic)
+    assert (row["client_ids"], row["clients"], row["busy_s"]) == ([1, 3], 3, 3.0)
+
+
 def test_a_row_has_nulls_for_what_no_step_measured():
     row = row_of(GpuUse(transfers=Transfers(1, 8, 0, 0)), GpuUse())
     assert row["gpu_mb"] is row["gpu_peak_mb"] is row["gpu_busy"] is None

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from waiting import wait_until
@@ -35,8 +36,8 @@ COLUMNS = {
     "releases int64, noise_multiplier double, clip double, row_clip double, unit string, neighbours string, "
     "noise string, sampling string, accountant string",
     "hosts": "round int64, sim_s double, host int64, node string, rss_mb double, gpu_mb double, "
-    "busy_s double, clients int64, gpu_peak_mb double, gpu_busy double, gpu_copies_in int64, "
-    "gpu_bytes_in int64, gpu_copies_out int64, gpu_bytes_out int64",
+    "busy_s double, clients int64, client_ids list<item: int64>, gpu_peak_mb double, gpu_busy double, "
+    "gpu_copies_in int64, gpu_bytes_in int64, gpu_copies_out int64, gpu_bytes_out int64",
 }
 
 
@@ -234,6 +235,20 @@ def test_a_finished_table_of_several_files_is_of_an_earlier_version(tmp_path):
         read_table(tmp_path, "metrics")
     (tmp_path / "metrics/rows.parquet").unlink()
     assert rounds_in(tmp_path) == [1, 2]  # version 0.1 merged all parts at a run's end
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_resumed_run_goes_on_with_a_table_that_lacks_a_newer_column(tmp_path, ended, monkeypatch):
+    with monkeypatch.context() as earlier:
+        columns = [field for field in SCHEMAS["hosts"] if field.name != "client_ids"]
+        earlier.setitem(SCHEMAS, "hosts", pa.schema(columns))
+        writer = TableWriter(tmp_path)
+        writer.write(1, {"hosts": [{"round": 1, "host": 0, "clients": 2}]})
+        if ended:
+            writer.close()
+    assert "client_ids" not in read_table(tmp_path, "hosts").column_names
+    TableWriter(tmp_path, 1).write(2, {"hosts": [{"round": 2, "host": 0, "client_ids": [0, 3]}]})
+    assert read_table(tmp_path, "hosts")["client_ids"].to_pylist() == [None, [0, 3]]
 
 
 def test_unknown_column_is_refused(tmp_path):
