@@ -138,25 +138,32 @@ class InProcess(Launcher):
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
         """Run in this thread, with the recipe's number of torch threads; see `Launcher.launch`."""
+        from rayfed_kd.cluster.server.assembly import assemble
+
+        setting = prepared.setting
+        with self.computing(setting) as (engine, device):
+            assembled = assemble(
+                setting, engine, folder, device=device, resume=resume, on_event=on_event, tell=tell
+            )
+            as_teller(tell).phase("")  # the first round begins
+            summary = assembled.run()
+            if summary["status"] == "interrupted":
+                raise KeyboardInterrupt
+            return summary, assembled.models()
+
+    @contextmanager
+    def computing(self, setting: Setting) -> Iterator[tuple[Engine, torch.device | str]]:
+        """The engine and the server's device, while torch is set as the recipe says."""
         import torch
 
         from rayfed_kd.cluster.engine.device import settings_kept
-        from rayfed_kd.cluster.server.assembly import assemble
 
-        setting, threads = prepared.setting, torch.get_num_threads()
+        threads = torch.get_num_threads()
         # How sums are rounded depends on the number of threads: it is the recipe's, not the machine's.
         torch.set_num_threads(setting.recipe.placement.threads)
         try:
             with settings_kept():
-                engine, device = self.engine(setting), self.device(setting.recipe, "server")
-                assembled = assemble(
-                    setting, engine, folder, device=device, resume=resume, on_event=on_event, tell=tell
-                )
-                as_teller(tell).phase("")  # the first round begins
-                summary = assembled.run()
-                if summary["status"] == "interrupted":
-                    raise KeyboardInterrupt
-                return summary, assembled.models()
+                yield self.engine(setting), self.device(setting.recipe, "server")
         finally:
             torch.set_num_threads(threads)
 

@@ -5,7 +5,6 @@ print(rayfed_kd.estimate("fedkf/cifar10"))
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -13,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from rayfed_kd.cluster.server.event_queue import Dispatch, Snapshot
+from rayfed_kd.cluster.server.round_tables import RoundRecord
+from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.dataset import Split
 from rayfed_kd.errors import RecipeError, counted, naming
 from rayfed_kd.experiment.engines import InProcess
 from rayfed_kd.experiment.preparation import Prepared, make_ready
-from rayfed_kd.experiment.result import Result, Tell
-from rayfed_kd.experiment.running import run_prepared
+from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
@@ -26,8 +27,6 @@ from rayfed_kd.results.time_left import clock_text
 
 # Batches of an average client in an epoch of the two measurements: as few as give a slope.
 FEW_BATCHES = (2, 4)
-# The first round builds modules, and clients have no state yet: the second is measured where there is one.
-MEASURED_ROUND = 2
 
 # A process's own part of a GPU beside its tensors: CUDA's context and loaded kernels. What is missing on the
 # GPU may be others', too, so no more than this is taken for it.
@@ -94,7 +93,7 @@ class Estimate:
             f"about {clock_text(self.run_s)} on one core or GPU: {self.rounds} rounds of "
             f"{self.clients_s:.2f} s at the clients, one after another, and {self.server_s:.2f} s at the "
             f"server, and {self.evaluations} evaluations of {self.evaluation_s:.2f} s; measured in round "
-            f"{_measured_round(self.rounds)} with data.fraction {shares}"
+            f"{self.rounds} with data.fraction {shares}"
         ) + (f"\n{self.memory}" if self.memory else "")
 
 
@@ -103,14 +102,17 @@ def estimate(
 ) -> Estimate:
     """Estimate how long a recipe takes on this machine, in this process.
 
-    Two runs of two rounds, or of one if the recipe has no more, measure the last round with one local epoch
-    of about two and four batches for an average client, or with all epochs if the method needs more than one,
-    and its evaluation with the same shares of the official test set. What grows with the clients' samples is
-    continued along the line through both, to all samples; what does not, such as a server that trains a
-    generator for a given number of batches, is measured as it is. A third run with one epoch more says what
-    each further local epoch takes, as not all of a client's work is done in `local.epochs`. So an estimate
-    takes six rounds of the server's own work, and is wrong for methods whose rounds change much after the
-    second, as FedCOG's do when it begins to generate images.
+    Two runs of the recipe's first and last round, without those between, measure the last one with one local
+    epoch of about two and four batches for an average client, or with all epochs if the method needs more
+    than one, and its evaluation with the same shares of the official test set. What grows with the clients'
+    samples is continued along the line through both, to all samples; what does not, such as a server that
+    trains a generator for a given number of batches, is measured as it is. A third run with one epoch more
+    says what each further local epoch takes, as not all of a client's work is done in `local.epochs`. So an
+    estimate takes six rounds of the server's own work.
+
+    All rounds count as the last: those of a warm-up, as FedL2G's, count as later ones, and what only the
+    first rounds do, as DaFKD with `generator_rounds`, is not seen. Nor is what comes with the state of many
+    rounds, as FedCOG's images from `generation_from_round` on.
 
     Args:
         recipe, overrides, keys: as in `run`.
@@ -137,7 +139,8 @@ def estimate(
     def continued(name: str) -> float:
         return _continued([(one.samples, getattr(one, name)) for one in measured], whole)
 
-    clients_s = continued("clients_s") + further_s * whole / last.samples
+    # No samples: no client works in the last round, as datafree's.
+    clients_s = continued("clients_s") + further_s * whole / max(last.samples, 1.0)
     server_s, evaluation_s = continued("server_s"), continued("evaluation_s")
     evaluations = ceil(resolved.rounds / resolved.evaluation.every)
     return Estimate(
@@ -202,30 +205,53 @@ def _measured_epochs(recipe: RecipeSource, lines: Sequence[str], resolved: Recip
 def _measure(
     recipe: RecipeSource, lines: Sequence[str], fraction: float, epochs: int | None, tell: Tell
 ) -> _Measured:
-    """Run two rounds of so many local epochs on a share of the data, and read off the second."""
+    """Run the first and the last round, of so many local epochs, on a share of the data; the last counts.
+
+    The first builds modules and gives states, such as the teachers of a method that has no others later.
+    """
     named = "all local training" if epochs is None else counted(epochs, "local epoch")
     whole = load_recipe(recipe, lines)
-    rounds = _measured_round(whole.rounds)
-    tell(f"measuring {counted(rounds, 'round')} with data.fraction {fraction:.2g} and {named}")
-    with tempfile.TemporaryDirectory() as folder:
-        short = (
-            f"rounds={rounds}",
-            *([] if epochs is None else [f"local.epochs={epochs}"]),
-            f"data.fraction={fraction}",
-            f"evaluation.every={rounds}",
-            f"results.folder={folder}/run",
-            "results.trackers=[]",
-        )
-        prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
-        prepared = _fewer_tested(prepared, fraction / whole.data.fraction)
-        try:
-            return _last_round(prepared, run_prepared(prepared, InProcess(), lambda event: None))
-        except KeyboardInterrupt:  # whose message says how to resume a folder that goes now
-            raise KeyboardInterrupt("an estimate that is not finished leaves nothing") from None
+    tell(f"measuring {counted(min(2, whole.rounds), 'round')} with data.fraction {fraction:.2g} and {named}")
+    short = (
+        *([] if epochs is None else [f"local.epochs={epochs}"]),
+        f"data.fraction={fraction}",
+        f"evaluation.every={whole.rounds}",
+    )
+    prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
+    prepared = _fewer_tested(prepared, fraction / whole.data.fraction)
+    launcher, kept = InProcess(), _Kept()
+    launcher.layout(prepared)  # whether there is what the recipe computes on
+    try:
+        with launcher.computing(prepared.setting) as (engine, device):
+            simulation = Simulation(prepared.setting, engine, kept, device)
+            start = simulation.begin()
+            if whole.rounds > 1:
+                server = simulation.round(1, start.server)
+                start = _before_round(whole.rounds, simulation.snapshot(1, server))
+            simulation.run(start)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("an estimate that is not finished leaves nothing") from None
+    return _last_round(prepared, kept)
 
 
-def _measured_round(rounds: int) -> int:
-    return min(MEASURED_ROUND, rounds)
+def _before_round(last: int, first: Snapshot) -> Snapshot:
+    """The first round's snapshot as that of the last but one, in which what is under way was sent."""
+
+    def sent(dispatch: Dispatch) -> Dispatch:
+        facts = replace(dispatch.call.facts, round=last - 1)
+        return replace(dispatch, call=replace(dispatch.call, facts=facts))
+
+    return replace(first, round=last - 1, under_way=[sent(dispatch) for dispatch in first.under_way])
+
+
+class _Kept(list[RoundRecord]):
+    """The records of the rounds, in memory."""
+
+    def record(self, record: RoundRecord) -> None:
+        self.append(record)
+
+    def close(self, status: str) -> dict[str, Any]:
+        return {}
 
 
 def _fewer_tested(prepared: Prepared, share: float) -> Prepared:
@@ -239,15 +265,15 @@ def _fewer_tested(prepared: Prepared, share: float) -> Prepared:
     return replace(prepared, setting=replace(prepared.setting, dataset=replace(dataset, test=fewer)))
 
 
-def _last_round(prepared: Prepared, result: Result) -> _Measured:
-    last = result.table("rounds").to_pylist()[-1]
-    replies = [row for row in result.table("messages").to_pylist() if row["direction"] == "up"]
-    clients = sorted({row["client"] for row in replies if row["round"] == last["round"]})
+def _last_round(prepared: Prepared, records: Sequence[RoundRecord]) -> _Measured:
+    (last,), messages = (records[-1].tables[name] for name in ("rounds", "messages"))
+    clients = sorted({row["client"] for row in messages if row["direction"] == "up"})
     sizes = prepared.setting.partition.sizes
     # Clients that send nothing, as stand-alone ones, stand in no table: they count as average ones.
     number = len(clients) or last["cohort"]
     samples = float(sizes[clients].sum()) or number * float(sizes.mean())
-    held = [row["gpu_mb"] for row in result.table("hosts").to_pylist() if row["gpu_mb"] is not None]
+    hosts = [row for record in records for row in record.tables["hosts"]]
+    held = [row["gpu_mb"] for row in hosts if row.get("gpu_mb") is not None]
     train = prepared.setting.dataset.train
     return _Measured(
         number,

@@ -9,6 +9,7 @@ import rayfed_kd
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment import estimating
 from rayfed_kd.experiment.estimating import Estimate, HostMemory, _continued
+from rayfed_kd.recipe.sections.local_training import LocalRecipe
 
 
 def test_run_takes_its_rounds_and_its_evaluations():
@@ -105,8 +106,8 @@ def test_bad_recipe_is_refused_by_name():
 def test_clients_that_send_nothing_count_as_average_ones(monkeypatch):
     measured, last_round = [], estimating._last_round
 
-    def watched(prepared, result):
-        measured.append((last_round(prepared, result), prepared.setting.partition.sizes))
+    def watched(prepared, records):
+        measured.append((last_round(prepared, records), prepared.setting.partition.sizes))
         return measured[-1][0]
 
     monkeypatch.setattr(estimating, "_last_round", watched)
@@ -133,12 +134,10 @@ def test_method_that_needs_several_epochs_is_measured_with_all_of_them(monkeypat
 
 
 def test_interrupted_estimate_names_no_folder_to_resume(monkeypatch):
-    """Its runs lie in a temporary folder, which goes with it."""
+    def interrupted(simulation, start):
+        raise KeyboardInterrupt
 
-    def interrupted(prepared, launcher, on_event):
-        raise KeyboardInterrupt("`rayfed-kd resume /tmp/x` goes on")
-
-    monkeypatch.setattr(estimating, "run_prepared", interrupted)
+    monkeypatch.setattr(estimating.Simulation, "run", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         rayfed_kd.estimate(THREE_CLIENTS)
     assert stopped.value.args == ("an estimate that is not finished leaves nothing",)
@@ -146,16 +145,14 @@ def test_interrupted_estimate_names_no_folder_to_resume(monkeypatch):
 
 def test_the_official_test_set_shrinks_with_the_training_images(monkeypatch):
     """A tenth and a fifth of 50 test images are 5 and 10, from the first to the last; evaluated once."""
-    tested, run = [], estimating.run_prepared
+    tested, last_round = [], estimating._last_round
 
-    def watched(prepared, launcher, on_event):
-        result = run(prepared, launcher, on_event)
+    def watched(prepared, records):
         labels = prepared.setting.dataset.test.labels
-        evaluated = result.table("metrics").to_pylist()
-        tested.append((labels.tolist(), len({row["round"] for row in evaluated})))
-        return result
+        tested.append((labels.tolist(), sum("metrics" in record.tables for record in records)))
+        return last_round(prepared, records)
 
-    monkeypatch.setattr(estimating, "run_prepared", watched)
+    monkeypatch.setattr(estimating, "_last_round", watched)
     monkeypatch.setattr(estimating, "_fractions", lambda recipe, size: [0.1, 0.2])
     made_up = {"name": "synthetic", "samples": 600, "test_samples": 50, "classes": 4}
     recipe = {
@@ -177,3 +174,33 @@ def test_a_recipe_of_one_round_is_measured_with_one():
     one = rayfed_kd.estimate(THREE_CLIENTS, rounds=1, tell=lines.append)
     assert lines == ["measuring 1 round with data.fraction 0.1 and 1 local epoch"]
     assert "measured in round 1 with" in str(one)
+
+
+def test_the_last_round_is_measured_in_which_a_method_has_left_its_warm_up(monkeypatch):
+    """FedL2G trains after three rounds of warm-up, and logs its cross-entropy then."""
+    seen, rates, in_round = [], set(), LocalRecipe.in_round
+
+    def watched(prepared, records):
+        seen.extend((record.round, *record.tables["rounds"][0]["losses"]) for record in records)
+        return estimating._Measured(3, 10.0, 1.0, 1.0, 1.0)
+
+    def told(local, *rounds):
+        rates.add(rounds)
+        return in_round(local, *rounds)
+
+    monkeypatch.setattr(estimating, "_last_round", watched)
+    monkeypatch.setattr(LocalRecipe, "in_round", told)
+    rayfed_kd.estimate({**THREE_CLIENTS, "method": {"name": "fedl2g", "warmup": 3}, "rounds": 5})
+    assert [(number, "ce" in losses) for number, *losses in seen] == [(1, False), (5, True)]
+    assert rates == {(number, 5) for number in (0, 1, 5)}
+
+
+def test_a_last_round_without_clients_is_the_servers_alone():
+    method = {"name": "datafree", "teacher_rounds": 1, "steps": 1}
+    made_up = {"name": "synthetic", "samples": 90, "test_samples": 9, "classes": 3}
+    one = rayfed_kd.estimate(
+        {**THREE_CLIENTS, "method": method, "model": {"name": "lenet5"}, "data": made_up},
+        partition={"name": "iid", "clients": 1, "test": "official"},
+        local={"epochs": 2},
+    )
+    assert one.clients_s == 0 < one.server_s
