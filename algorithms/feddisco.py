@@ -27,16 +27,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import (
-    ClientContext,
-    Message,
-    MethodOptions,
-    Replies,
-    Reply,
-    ServerContext,
-)
-from rayfed_kd.toolbox.averaging import SharedModel
-from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.protocol import ClientContext, MethodOptions, Replies, ServerContext
+from rayfed_kd.toolbox.by_class.telling import TellingOnce, Told
 
 
 class Options(MethodOptions):
@@ -62,14 +54,7 @@ class ServerState:
     discrepancies: Mapping[int, float]
 
 
-@dataclass(frozen=True)
-class ClientState:
-    """What a client keeps: whether the server has its d_k."""
-
-    told: bool
-
-
-class FedDisco(SharedModel[ServerState, ClientState]):
+class FedDisco(TellingOnce[ServerState]):
     """Discrepancy-aware collaboration."""
 
     options: Options
@@ -85,20 +70,9 @@ class FedDisco(SharedModel[ServerState, ClientState]):
         """w^0; no client's d_k is known."""
         return ServerState(ctx.initial_vector(), {})
 
-    def init_client(self, ctx: ClientContext) -> ClientState:
-        """d_k still has to be sent."""
-        return ClientState(told=False)
-
-    def client_update(
-        self, client: ClientState, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
-        """Train as in FedAvg; d_k goes up with the first reply alone, as class counts never change."""
-        student = ctx.model(message["student"])
-        train_on_labels(student, ctx)
-        parts = {"student": student.vector()}
-        if not client.told:
-            parts["discrepancy"] = discrepancy(ctx.label_counts(), self.options.metric)
-        return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
+    def told(self, client: Told, ctx: ClientContext) -> Mapping[str, Tensor]:
+        """d_k, which goes up with the first reply alone, as class counts never change."""
+        return {} if client.told else {"discrepancy": discrepancy(ctx.label_counts(), self.options.metric)}
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Average by p_k from n_k and d_k; by n_k alone where every p_k is cut to 0."""

@@ -36,24 +36,23 @@ from rayfed_kd.protocol import (
     ClientContext,
     Cohort,
     FlatModule,
-    Message,
     OptimizerRecipe,
     Replies,
-    Reply,
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
 from rayfed_kd.toolbox.by_class.means import (
     ClassWeights,
     class_shares,
     proportional_labels,
     weighted_by_class,
 )
+from rayfed_kd.toolbox.by_class.telling import TellingOnce, Told
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise
-from rayfed_kd.toolbox.local_training import Tensors, label_options, train_local_epochs, train_on_labels
+from rayfed_kd.toolbox.local_training import Tensors, label_options, train_local_epochs
 from rayfed_kd.toolbox.losses import cross_entropy, pairwise_diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
@@ -110,14 +109,7 @@ class ServerState:
     version: int = 0
 
 
-@dataclass(frozen=True)
-class ClientState:
-    """What a client keeps: whether the server has its label counts."""
-
-    told: bool
-
-
-class FedFTG(SharedModel[ServerState, ClientState]):
+class FedFTG(TellingOnce[ServerState]):
     """Fine-tuning the global model by data-free distillation."""
 
     options: Options
@@ -137,24 +129,17 @@ class FedFTG(SharedModel[ServerState, ClientState]):
         """The initial w and G; no client's label counts are known."""
         return ServerState(ctx.initial_vector(), ctx.initial_vector("generator"), {})
 
-    def init_client(self, ctx: ClientContext) -> ClientState:
-        """The label counts still have to be sent."""
-        return ClientState(told=False)
-
-    def client_update(
-        self, client: ClientState, message: Message, ctx: ClientContext
-    ) -> tuple[ClientState, Reply]:
-        """Train as in FedAvg; the counts n_k^y, [C], go up with the first reply alone."""
-        student = ctx.model(message["student"])
+    def train_locally(self, student: FlatModule, ctx: ClientContext) -> None:
+        """Train as in FedAvg, with gradients clipped at `clip`."""
         if self.options.clip is None:
-            train_on_labels(student, ctx)
+            super().train_locally(student, ctx)
         else:
             loss = partial(label_ce, student, label_options(ctx), ctx)
             train_local_epochs(student, loss, ctx, clip=self.options.clip)
-        parts = {"student": student.vector()}
-        if not client.told:
-            parts["label_counts"] = ctx.label_counts()
-        return ClientState(told=True), Reply(**parts, samples=ctx.num_samples)
+
+    def told(self, client: Told, ctx: ClientContext) -> Mapping[str, Tensor]:
+        """The counts n_k^y, [C], which go up with the first reply alone."""
+        return {} if client.told else {"label_counts": ctx.label_counts()}
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Average the cohort's models, then fine-tune the average and G for I iterations."""

@@ -8,24 +8,22 @@ Askin et al. 2025, Reviving Stale Updates, arXiv 2511.00655; code NVIDIA/NVFlare
     teachers  the last c models w_k with their clients' q_k; a_k(y) = q_k(y) / sum_j q_j(y)
     beta      1 - (1 + cos(pi tau / (2 s_max))) / 2; 1 beyond 2 s_max
     images    t >= 50, beta > 0, every 10th update: noise + 0.2 e_y, y by the mean q_k, through a copy of
-              the generator; copy, noise and e take 2 Adam steps on l_f L_feat + l_l L_label + l_a L_adv;
-              the better step's images join the pool; one Adam step on theta - theta_copy (Reptile)
-      L_feat  sum_k mean(a_k) sum over layers (||mu - mu_run|| + ||var - var_run||)
-      L_label mean of sum_k a_k CE(f(w_k), y)
-      L_adv   t >= 100: - mean of sum_k a_k 1[w^t and w_k say the same class] KL(s(f(w_k)), s(f(w^t)))
+              the generator; copy, noise and e take 2 Adam steps on `ByClassOptions.loss`, L_adv
+              from t >= 100; the better step's images join the pool; one on theta - theta_copy (Reptile)
     Delta_KD  t > 100, beta > 0: 10 Adam steps from w^t on the mean KL(s(f(w_k)), s(f(w))), 32 images of the
               pool a teacher, their classes by q_k
     update    w <- w + eta_s mean of (1 - beta) Delta_i + beta Delta_KD, by the schedule's rule
     down, up  the model                                4 P bytes a client each way
 
-Clients keep nothing. Made for the schedule `buffered` with normalisation `count`; eta_s is its `server_lr`.
-Readings are on its page. With fresh replies alone it is FedAvg.
+Up go 4 C bytes more with `histograms: true`, q_i = n_i^y / n_i. With `images: public` there are no q, and
+images are any public ones. Clients keep nothing. Made for the schedule `buffered` with normalisation
+`count`; eta_s is its `server_lr`. Readings are on its page. With fresh replies alone it is FedAvg.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,28 +32,23 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.protocol import Architecture, FlatModule, MethodOptions, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import SharedModel, cohort_weights
-from rayfed_kd.toolbox.by_class.means import class_shares, drawn_labels, weighted_by_class
-from rayfed_kd.toolbox.data_free.synthesis import BETAS, Teachers
-from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
+from rayfed_kd.protocol import Architecture, ClientContext, RecipeError, Replies, Reply, ServerContext
+from rayfed_kd.toolbox.by_class.means import class_shares, drawn_labels, drawn_places
+from rayfed_kd.toolbox.by_class.telling import Telling
+from rayfed_kd.toolbox.data_free.synthesis import BETAS, ByClassOptions, GeneratorRates, LossGuard, Teachers
+from rayfed_kd.toolbox.generation import generate, noise, uniform_labels
 from rayfed_kd.toolbox.losses import kl_divergence
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, minimise
 
 UPLOADS, PROBES, SOFTNESS, EMBEDDED = 2, 64, 0.8, 0.2  # of a proxy; weight of e_y
-Models = Sequence[FlatModule]
 
 
-class GeneratorRates(GeneratorOptions):
-    """The generator; the released one is `dafl_image` with `width` and `latent` 256."""
-
-    lr: float = Field(0.003, gt=0, description="Adam's learning rate, of the copy as well")
-
-
-class Options(MethodOptions):
+class Options(ByClassOptions):
     """FedRevive's options; the defaults are those of the released mode that follows the paper."""
 
-    generator: GeneratorRates = GeneratorRates()
+    images: Literal["pool", "public"] = Field("pool", description="to distil on: synthesised, or public ones")
+    histograms: Literal["probe", True] = Field("probe", description="q_i: by probes, or true label counts")
+    loss_guard: bool = Field(False, description="whether losses far above the last ones are left out")
     teachers: int = Field(8, ge=1, description="models that teach, c")
     s_max: float = Field(75.0, gt=0, description="staleness at which half of a change is the distilled one")
     synth_from: int = Field(50, ge=0, description="updates before the first synthesis")
@@ -63,11 +56,6 @@ class Options(MethodOptions):
     every: int = Field(10, ge=1, description="updates from one synthesis to the next, T_gen")
     targets: Literal["proxies", "uniform"] = Field("proxies", description="classes of synthesised images")
     synthesised: int = Field(64, ge=2, description="images of a synthesis")
-    generator_steps: int = Field(2, ge=1, description="steps of a synthesis, K_synth")
-    latent_lr: float = Field(0.001, gt=0, description="Adam's learning rate of noise and embeddings")
-    lambda_feature: float = Field(0.003, ge=0, description="weight of L_feat")
-    lambda_label: float = Field(1.0, ge=0, description="weight of L_label")
-    lambda_adv: float = Field(0.1, ge=0, description="weight of L_adv, from update `blend_after` on")
     pool: int = Field(16_000, ge=1, description="images that are kept")
     distill_steps: int = Field(10, ge=1, description="steps of a distillation, K_KD")
     batch_size: int = Field(32, ge=1, description="images of each teacher in a step")
@@ -77,15 +65,16 @@ class Options(MethodOptions):
 
 
 @dataclass(frozen=True)
-class ServerState:
-    """What the server keeps.
+class State:
+    """What the server keeps; with `images: public` sums to labels stay 0 or empty.
 
     Attributes:
         weights: [P], w^t.
         teachers, clients: [k, P] and [k] int64, the last models and who sent them, newest first; k <= c.
-        sums, counts: [K, C] and [K], the sum of a client's proxies, and how many.
+        sums, counts: [K, C] and [K], the sum of a client's proxies and how many, or n_i^y and n_i.
         generator, moments: [G], and those of its Adam; empty before the first synthesis.
         images, labels: [n, c, h, w] uint8 and [n] int64, the pool, newest last.
+        windows: last values of losses, as `LossGuard` has them; empty without it.
     """
 
     weights: Tensor
@@ -97,6 +86,7 @@ class ServerState:
     moments: Mapping[str, Tensor]
     images: Tensor
     labels: Tensor
+    windows: Mapping[str, Tensor]
 
     def proxies(self, ctx: ServerContext) -> Tensor:
         """The teachers' q_k, [k, C], in units of 2^-24; a second upload changes an earlier model's."""
@@ -104,7 +94,7 @@ class ServerState:
         return proxies.mul(2**24).round().to(ctx.device)
 
 
-class FedRevive(SharedModel[ServerState, None]):
+class FedRevive(Telling[State, None]):
     """Late changes revived by data-free distillation."""
 
     options: Options
@@ -112,49 +102,65 @@ class FedRevive(SharedModel[ServerState, None]):
     paper = "Askin et al. 2025, arXiv 2511.00655"
     group_training = "all local training"
     label_options = True
-    server_keeps = "the global model, the latest models, classes of clients, a generator, synthesised images"
-    up = {"student": "weights"}
+    server_keeps = "the global model, the latest models; for a pool clients' classes, a generator, its images"
+
+    @property
+    def up(self) -> Mapping[str, Literal["weights", "counts"]]:
+        if self.options.histograms == "probe":
+            return {"student": "weights"}
+        return {"student": "weights", "label_counts": "counts"}
+
+    @property
+    def public(self) -> Literal["none", "samples"]:
+        return "none" if self.options.images == "pool" else "samples"
 
     def architectures(self) -> Mapping[str, Architecture]:
-        """The generator of images; it never leaves the server."""
-        return {"generator": self.options.generator.architecture()}
+        """The generator of images, which never leaves the server; none with `images: public`."""
+        return {"generator": self.options.generator.architecture()} if self.public == "none" else {}
 
     def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError if the images cannot take `augment`."""
+        """Raise RecipeError if the images cannot take `augment`, or nothing would read the label counts."""
         ctx.augmented(torch.zeros(1, *ctx.shape), self.options.augment)
+        if self.options.images == "public" and self.options.histograms != "probe":
+            raise RecipeError("method.histograms: images: public reads no classes; expected probe, not true")
 
-    def init_server(self, ctx: ServerContext) -> ServerState:
+    def init_server(self, ctx: ServerContext) -> State:
         """w^0 and the generator, without models, proxies and images."""
         weights, nobody = ctx.initial_vector(), torch.zeros(0, dtype=torch.int64)
         counts, images = torch.zeros(ctx.num_clients), torch.zeros(0, *ctx.shape, dtype=torch.uint8)
         teachers, sums = weights.new_empty(0, len(weights)), torch.zeros(ctx.num_clients, ctx.classes)
-        generator = ctx.initial_vector("generator")
-        return ServerState(weights, teachers, nobody, sums, counts, generator, {}, images, nobody)
+        generator = ctx.initial_vector("generator") if self.public == "none" else torch.zeros(0)
+        return State(weights, teachers, nobody, sums, counts, generator, {}, images, nobody, {})
 
-    def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
+    def told(self, client: None, ctx: ClientContext) -> Mapping[str, Tensor]:
+        """With `histograms: true` a client sends its label counts n_i^y, [C], with each reply."""
+        return {} if self.options.histograms == "probe" else {"label_counts": ctx.label_counts()}
+
+    def absorb(self, server: State, replies: Replies, ctx: ServerContext) -> State:
         """Hear each reply in the order of arrival and blend it if it is late; then the schedule's update."""
         options, updates, blended, state = self.options, ctx.round - 1, dict[int, Tensor](), server
+        public, guard = options.images == "public", LossGuard(server.windows, on=options.loss_guard)
         for place in replies.arrival:
             reply = replies[place]
-            state, beta = heard(state, reply, options.teachers, ctx), blending(reply.staleness, options.s_max)
+            state, beta = heard(state, reply, options, ctx), blending(reply.staleness, options.s_max)
             ctx.log(beta=beta)
-            if updates < options.synth_from or not beta:
+            if not beta or (updates < options.synth_from and not public):
                 continue
-            teachers = [ctx.frozen_model(vector) for vector in state.teachers]
-            if updates % options.every == 0:
-                state = self.synthesis(state, teachers, ctx)
-            if updates > options.blend_after and len(state.labels):
+            teachers = Teachers([ctx.frozen_model(vector) for vector in state.teachers])
+            if updates % options.every == 0 and not public:
+                state = self.synthesis(state, teachers, guard, ctx)
+            if updates > options.blend_after and (public or len(state.labels)):
                 assert reply.sent is not None  # as it is late
-                sent, distilled = reply.sent.resolve()["student"], self.distillation(state, teachers, ctx)
-                blended[place] = blend(reply["student"], torch.tensor(sent), distilled, beta)
-        weights = cohort_weights(replies, "samples")
+                sent, own = torch.tensor(reply.sent.resolve()["student"]), reply["student"]
+                blended[place] = blend(own, sent, self.distillation(state, teachers, guard, ctx), beta)
+        weights = replies.numbers("samples")
         mean = replies.changed("student", blended).aggregated("student", weights, server.weights)
         model = ctx.frozen_model(mean)
         if any(getattr(layer, "tracks_only", False) for layer in model.submodules):
             mean[model.num_parameters :] = ctx.initial_vector()[model.num_parameters :]
-        return replace(state, weights=mean)
+        return replace(state, weights=mean, windows=guard.windows)
 
-    def synthesis(self, server: ServerState, teachers: Models, ctx: ServerContext) -> ServerState:
+    def synthesis(self, server: State, teachers: Teachers, guard: LossGuard, ctx: ServerContext) -> State:
         """Images of a copy of the generator join the pool, and the generator moves towards the copy."""
         options, proxies, count = self.options, server.proxies(ctx), self.options.synthesised
         uniform = options.targets == "uniform"
@@ -173,59 +179,62 @@ class FedRevive(SharedModel[ServerState, None]):
             said = [Teachers([teacher]).with_gap(seen) for teacher in teachers]
             logits, gaps = torch.cat([one for one, _ in said]), torch.stack([gap for _, gap in said])
             against = student(seen) if options.lambda_adv and ctx.round > options.blend_after else None
-            loss = self.loss(logits, gaps, labels, shares, against)
+            loss = options.loss(logits, gaps, labels, shares, against, LossGuard({}, on=False))
             ctx.log(synthesis=loss)
             steps.append((loss.item(), images.detach()))
-            minimise(loss, *adams)
+            kept = options.loss(logits, gaps, labels, shares, against, guard) if guard.on else loss
+            if kept.requires_grad:  # otherwise all is left out, and Adam would step on its moments
+                minimise(kept, *adams)
         _, best = min(steps, key=lambda step: step[0])
         adam = Optimizer(rates, slow, server.moments, betas=BETAS)
         pairs = zip(slow.leaves, fast.leaves, strict=True)  # of which the gradient is theta - theta_copy
         adam.minimise(torch.stack([(one * (one - other).detach()).sum() for one, other in pairs]).sum())
         pixels = ctx.pixels(best).mul(255).round().to(torch.uint8).cpu()
-        pool = {
-            "images": torch.cat([server.images, pixels]),
-            "labels": torch.cat([server.labels, labels.cpu()]),
-        }
-        kept = {name: rows[-options.pool :] for name, rows in pool.items()}
-        return replace(server, generator=slow.vector().cpu(), moments=adam.state(), **kept)
+        images, labels = torch.cat([server.images, pixels]), torch.cat([server.labels, labels.cpu()])
+        pooled = replace(server, images=images[-options.pool :], labels=labels[-options.pool :])
+        return replace(pooled, generator=slow.vector().cpu(), moments=adam.state())
 
-    def loss(self, logits: Tensor, gaps: Tensor, y: Tensor, shares: Tensor, student: Tensor | None) -> Tensor:
-        """The copy's loss; logits [k, n, C] and gaps [k] of teachers, a_k(y) [k, n], the student's [n, C]."""
-        options, taught = self.options, logits.log_softmax(2)
-        costs = F.nll_loss(taught.flatten(0, 1), y.repeat(len(logits)), reduction="none").view_as(shares)
-        costs = options.lambda_label * costs
-        if student is not None:
-            apart = (taught.exp() * (taught - student.log_softmax(1))).sum(2)
-            costs = costs - options.lambda_adv * (logits.argmax(2) == student.argmax(1)) * apart
-        return options.lambda_feature * (shares.mean(1) * gaps).sum() + weighted_by_class(costs, shares)
-
-    def distillation(self, server: ServerState, teachers: Models, ctx: ServerContext) -> Tensor:
+    def distillation(self, server: State, teachers: Teachers, guard: LossGuard, ctx: ServerContext) -> Tensor:
         """Delta_KD, [parameters], on the CPU."""
-        student, options, count = ctx.model(server.weights), self.options, self.options.batch_size
+        student, options = ctx.model(server.weights), self.options
         adam = GeneratorRates(lr=options.distill_lr, weight_decay=options.weight_decay).optimizer
         optimizer = Optimizer(adam, student)
         for _ in range(options.distill_steps):
-            chosen = [of_classes(server.labels, proxy, count, ctx) for proxy in server.proxies(ctx)]
-            pools = [ctx.normalise(server.images[places].to(ctx.device).float() / 255) for places in chosen]
-            batches = [ctx.augmented(images, options.augment) for images in pools]
+            batches = [ctx.augmented(images, options.augment) for images in self.drawn(server, ctx)]
             with torch.no_grad():
                 said = [teacher(images) for teacher, images in zip(teachers, batches, strict=True)]
             loss = kl_divergence(torch.cat(said), student(torch.cat(batches)))
             ctx.log(distillation=loss)
-            optimizer.minimise(loss)
+            if guard.keeps("distillation", loss):
+                optimizer.minimise(loss)
         return (student.vector().cpu() - server.weights)[: student.num_parameters]
 
+    def drawn(self, server: State, ctx: ServerContext) -> list[Tensor]:
+        """Images for each teacher, as models see them: of the pool by its classes, or any public ones."""
+        n, stream = self.options.batch_size, ctx.stream("places")
+        if self.options.images == "public":
+            ids = torch.randint(
+                len(ctx.public), (len(server.clients), n), generator=stream, device=ctx.device
+            )
+            return [ctx.public.images(own) for own in ids]
+        chosen = [drawn_places(server.labels, proxy, n, ctx) for proxy in server.proxies(ctx)]
+        return [ctx.normalise(server.images[places].to(ctx.device).float() / 255) for places in chosen]
 
-def heard(server: ServerState, reply: Reply, most: int, ctx: ServerContext) -> ServerState:
-    """The state with the reply's model as the newest of `most` teachers, and its client's proxy."""
+
+def heard(server: State, reply: Reply, options: Options, ctx: ServerContext) -> State:
+    """The state with the reply's model as the newest teacher, and its client's classes."""
     client, sums, counts = reply.client, server.sums.clone(), server.counts.clone()
-    if counts[client] < UPLOADS:
+    if "label_counts" in reply:
+        told = reply["label_counts"]
+        told = told if told.any() else torch.ones_like(told)  # one without samples has all classes alike
+        sums[client], counts[client] = told, told.sum()
+    elif options.images == "pool" and counts[client] < UPLOADS:
         probes = torch.randn(PROBES, *ctx.shape, generator=ctx.stream("probes"), device=ctx.device)
         logits = ctx.frozen_model(reply["student"]).predict(probes)
         sums[client] += (logits / SOFTNESS).softmax(1).mean(0).cpu()
         counts[client] += 1
-    teachers = torch.cat([reply["student"][None], server.teachers])[:most]
-    clients = torch.cat([torch.tensor([client]), server.clients])[:most]
+    teachers = torch.cat([reply["student"][None], server.teachers])[: options.teachers]
+    clients = torch.cat([torch.tensor([client]), server.clients])[: options.teachers]
     return replace(server, teachers=teachers, clients=clients, sums=sums, counts=counts)
 
 
@@ -239,12 +248,3 @@ def blend(trained: Tensor, sent: Tensor, distilled: Tensor, beta: float) -> Tens
     border = len(distilled)
     changed = trained[:border] + beta * (distilled - (trained[:border] - sent[:border]))
     return torch.cat([changed, trained[border:]])
-
-
-def of_classes(labels: Tensor, proxy: Tensor, count: int, ctx: ServerContext) -> Tensor:
-    """Places in the pool, [count], of classes drawn by a proxy, [C]; of a missing class any place."""
-    wanted, (ordered, places) = drawn_labels(proxy, count, ctx).cpu(), labels.sort(stable=True)
-    draws = torch.rand(count, generator=ctx.stream("places"), device=ctx.device, dtype=torch.float64)
-    first, last = (torch.searchsorted(ordered, wanted, right=side) for side in (False, True))
-    first, last = torch.where(first < last, first, 0), torch.where(first < last, last, len(labels))
-    return places[first + (draws.cpu() * (last - first)).long()]

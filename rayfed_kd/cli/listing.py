@@ -269,7 +269,7 @@ def _values_text(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return "keys"
     if "enum" in schema:
-        return ", ".join(map(str, schema["enum"]))
+        return ", ".join(map(_default_text, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array":

@@ -3,18 +3,28 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import small_recipes
 import torch
+from disturbed_runs import run_disturbed
 from paths import ROOT
+from simulated_runs import RECIPE, Case
 from small_recipes import OPTIONS
+from torch.nn import functional as F
 
-from rayfed_kd.algorithms.fedrevive import FedRevive, Options, blend, blending, of_classes
+from rayfed_kd.algorithms.fedrevive import FedRevive, Options, blend, blending
 from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Replies
 from rayfed_kd.timing import UpdateRule
-from rayfed_kd.toolbox.by_class.means import class_shares
+from rayfed_kd.toolbox.by_class.means import class_shares, drawn_places
+from rayfed_kd.toolbox.data_free.synthesis import LossGuard
 
 METHOD = {"name": "fedrevive", **OPTIONS["fedrevive"]}
+PUBLIC = "partition.public={count: 40, labels: false}"
+LENET5 = 21_386  # parameters for 8x8 digits
+OFF = LossGuard({}, on=False)
 # t = (2, 0, -1), u = (1, 0.5, 0), v = (0, 1, 0)
 T, U, V = torch.tensor([[2.0, 0, -1], [1, 0.5, 0], [0, 1, 0]], dtype=torch.float64)
 SHARES = torch.tensor([[7 / 9], [2 / 9]], dtype=torch.float64)
@@ -22,11 +32,11 @@ LABEL = torch.tensor([0])
 LATE = UpdateRule(normalisation="count", server_lr=0.5)
 
 
-def loss(logits, shares, student=None, gaps=(0.5, 0.5), **options):
+def loss(logits, shares, student=None, gaps=(0.5, 0.5), guard=OFF, **options):
     gaps = torch.tensor(gaps[: len(logits)], dtype=torch.float64)
     rows = torch.stack(logits)[:, None]
     against = None if student is None else student[None]
-    return FedRevive(Options(**options)).loss(rows, gaps, LABEL, shares, against).item()
+    return Options(**options).loss(rows, gaps, LABEL, shares, against, guard).item()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +86,8 @@ def test_places_in_the_pool_are_of_the_class_asked_for_or_any_of_a_missing_one(b
     ctx = bench(METHOD).server()
     labels, certain = torch.tensor([1, 3, 1, 3, 3]), torch.zeros(10)
     certain[3] = 1.0
-    assert set(of_classes(labels, certain * 2**24, 200, ctx).tolist()) == {1, 3, 4}
-    assert set(of_classes(labels, certain.roll(1) * 2**24, 200, ctx).tolist()) == {0, 1, 2, 3, 4}
+    assert set(drawn_places(labels, certain * 2**24, 200, ctx).tolist()) == {1, 3, 4}
+    assert set(drawn_places(labels, certain.roll(1) * 2**24, 200, ctx).tolist()) == {0, 1, 2, 3, 4}
 
 
 def late(table, older, taus, round_index):
@@ -124,7 +134,9 @@ def test_the_newest_teachers_stand_first_in_the_order_of_arrival(table):
 def test_a_late_change_is_replaced_by_the_distilled_one_times_eta_s(table, monkeypatch):
     """Delta_KD = 0.25 everywhere; tau 400 takes it whole, tau 0 nothing: w + 0.5 (0.25 + Delta_1) / 2."""
     monkeypatch.setattr(
-        FedRevive, "distillation", lambda self, state, teachers, ctx: torch.full_like(state.weights, 0.25)
+        FedRevive,
+        "distillation",
+        lambda self, state, teachers, guard, ctx: torch.full_like(state.weights, 0.25),
     )
     first = table.method.init_server(table.server(0))
     second = replace(first, weights=first.weights + 1)
@@ -175,8 +187,9 @@ def test_distillation_steps_on_the_mean_divergence_from_the_teachers(table):
     own = replace(after, teachers=after.weights.repeat(2, 1), clients=torch.tensor([0, 1]))
     method = FedRevive(table.method.options.model_copy(update={"weight_decay": 0.0, "distill_lr": 1.0}))
     ctx = table.server(3)
-    method.distillation(own, [ctx.frozen_model(one) for one in own.teachers], ctx)
-    moving = method.distillation(after, [ctx.frozen_model(one) for one in after.teachers], table.server(3))
+    method.distillation(own, [ctx.frozen_model(one) for one in own.teachers], OFF, ctx)
+    teachers = [ctx.frozen_model(one) for one in after.teachers]
+    moving = method.distillation(after, teachers, OFF, table.server(3))
     assert ctx.logged()["distillation"][0] == pytest.approx(0, abs=1e-6)
     assert moving.abs().max() > 0.9
 
@@ -193,3 +206,232 @@ def test_trackers_of_the_released_network_begin_anew_with_each_update(bench, mon
     after = table.method.absorb(server, replies, table.server(1))
     assert torch.equal(after.weights[border:], server.weights[border:])
     assert not torch.equal(after.weights[:border], server.weights[:border])
+
+
+# True label counts.
+
+
+def test_true_counts_are_the_shares_of_classes_in_place_of_probes(bench, monkeypatch):
+    table = bench({**METHOD, "histograms": True, "teachers": 3})
+    labels, server = table.setting.dataset.train.labels, table.method.init_server(table.server(0))
+    monkeypatch.setattr(torch, "randn", None)  # nothing is probed
+    replies = table.exchange(server, [0, 2])
+    server = table.method.absorb(server, replies, table.server(1))
+    found = server.proxies(table.server(1)).numpy() / 2**24
+    for row, client in zip(found, server.clients.tolist(), strict=True):
+        counts = np.bincount(labels[table.setting.partition.train[client]], minlength=10)
+        assert np.allclose(row, counts / counts.sum(), atol=1e-7)
+    assert server.clients.tolist() == [2, 0]
+
+
+def test_one_without_samples_has_all_classes_alike(bench):
+    table = bench({**METHOD, "histograms": True})
+    server = table.method.init_server(table.server(0))
+    (reply,) = table.exchange(server, [1])
+    reply.parts = {**reply.parts, "label_counts": torch.zeros(10)}
+    after = table.method.absorb(server, Replies([reply]), table.server(1))
+    assert torch.allclose(after.proxies(table.server(1)) / 2**24, torch.full((1, 10), 0.1))
+
+
+@pytest.mark.parametrize(("histograms", "more"), [("probe", 0), ("true", 4 * 10)])
+def test_up_go_the_model_and_with_true_counts_four_bytes_a_class_with_each_reply(histograms, more, run_small):
+    result = run_small(METHOD, f"method.histograms={histograms}")
+    rows = result.tables["rounds"].to_pylist()
+    assert [row["bytes_up"] for row in rows] == [3 * (4 * LENET5 + more)] * 3
+    assert [row["bytes_down"] for row in rows] == [3 * 4 * LENET5] * 3
+
+
+# Public images in place of the pool.
+
+
+@pytest.fixture
+def public(bench):
+    options = {
+        "images": "public",
+        "augment": "none",
+        "weight_decay": 0.0,
+        "distill_lr": 0.01,
+        "batch_size": 64,
+    }
+    return bench({**METHOD, "teachers": 1, "synth_from": 50, **options}, PUBLIC)
+
+
+def test_with_public_images_there_is_no_generator(public, bench):
+    assert not public.method.architectures() and "generator" not in public.setting.builders
+    assert "generator" in bench(METHOD).setting.builders
+    first = public.method.init_server(public.server(0))
+    later = public.method.absorb(first, late(public, first, [5, 0], 9), public.server(9))
+    for state in (first, later):
+        kept = [state.generator, state.images, state.labels]
+        assert not any(one.numel() for one in kept) and not state.moments
+        assert not state.sums.any() and not state.counts.any()  # and nothing is probed
+
+
+def test_a_step_on_public_images_is_adams_on_the_divergence_from_the_teacher_on_them(public):
+    """One teacher, one step: Adam's first one is - lr g / (|g| + eps), g by torch's own divergence."""
+    server = public.method.init_server(public.server(0))
+    (reply,) = public.exchange(server, [3])
+    server = replace(server, teachers=reply["student"][None], clients=torch.tensor([3]))
+    ctx = public.server(2)
+    found = public.method.distillation(server, [ctx.frozen_model(reply["student"])], OFF, ctx)
+
+    again = public.server(2)
+    ids = torch.randint(40, (1, 64), generator=again.stream("places"))[0]
+    images = torch.cat([batch for _, batch in again.public.in_order()])[ids]
+    student = again.model(server.weights)
+    said = again.frozen_model(reply["student"])(images).softmax(1)
+    F.kl_div(student(images).log_softmax(1), said, reduction="batchmean").backward()
+    g = student.gradients[: student.num_parameters]
+    sure = g.abs() > 1e-5
+    wanted = -0.01 * g / (g.abs() + 1e-8)
+    assert sure.float().mean() > 0.3
+    torch.testing.assert_close(found[sure], wanted[sure], rtol=1e-3, atol=1e-6)
+
+
+def test_with_public_images_late_changes_are_blended_without_a_synthesis_before(public, monkeypatch):
+    """synth_from is 50: beta is 1 at 400 updates late, so w + 0.5 (0.25 + 0) / 2 with a fresh reply of w."""
+    monkeypatch.setattr(
+        FedRevive,
+        "distillation",
+        lambda self, state, teachers, guard, ctx: torch.full_like(state.weights, 0.25),
+    )
+    first = public.method.init_server(public.server(0))
+    second = replace(first, weights=first.weights + 1)
+    replies = late(public, first, [400, 0], 3)
+    fresh = replies[1]["student"].clone()
+    after = public.method.absorb(second, replies, public.server(3))
+    wanted = second.weights + 0.5 * (0.25 + fresh - second.weights) / 2
+    torch.testing.assert_close(after.weights, wanted)
+
+
+PUBLIC_MISSING = "partition.public is missing: fedrevive needs public samples, as"
+
+
+@pytest.mark.parametrize(
+    ("options", "change", "told"),
+    [
+        ({"images": "public"}, "partition.public=null", PUBLIC_MISSING),
+        (
+            {"images": "public", "histograms": True},
+            PUBLIC,
+            "method.histograms: images: public reads no classes; expected probe, not true",
+        ),
+        ({"histograms": False}, PUBLIC, "method.histograms"),
+        ({"images": "real"}, PUBLIC, "method.images"),
+    ],
+)
+def test_what_an_option_lacks_is_refused_before_the_first_round(options, change, told, bench):
+    with pytest.raises(RecipeError) as error:
+        bench({**METHOD, **options}, change)
+    assert told in str(error.value)
+
+
+def test_with_public_samples_it_takes_text_too_unless_images_are_augmented(run_small):
+    text = ("data={name: synthetic_text, samples: 200, vocabulary: 64, length: 8}", "partition.min_size=4")
+    recipe = (*text, "model={name: word_bag, width: 8, hidden: [8]}", PUBLIC)
+    method = {**METHOD, "images": "public", "blend_after": 0}
+    late_replies = ("schedule={name: buffered, buffer: 1, normalisation: count}", "clock.name=lognormal")
+    result = run_small({**method, "augment": "none"}, *recipe, *late_replies, "rounds=8")
+    assert any("distillation" in dict(row["losses"]) for row in result.tables["rounds"].to_pylist())
+    with pytest.raises(RecipeError, match=r"method\.augment"):
+        run_small(method, *recipe)
+
+
+# The guard.
+
+
+def test_a_loss_above_three_times_the_mean_of_the_last_ones_is_left_out():
+    guard = LossGuard({}, on=True)
+
+    def kept(*values):
+        return [guard.keeps("some", torch.tensor(value)) for value in values]
+
+    assert kept(*[1.0] * 9, 100.0) == [True] * 10  # no tenth value before the tenth
+    assert guard.windows["some"].mean() == 10.9
+    assert kept(32.8) == [False] and len(guard.windows["some"]) == 10  # 3 x 10.9 = 32.7; it is not noted
+    assert kept(32.6) == [True] and len(guard.windows["some"]) == 11
+    assert kept(*[2.0] * 20) == [True] * 20 and guard.windows["some"].tolist() == [2.0] * 20
+    assert kept(6.0, 6.7) == [True, False]  # mean then (19 x 2 + 6) / 20 = 2.2
+    assert guard.keeps("another", torch.tensor(1000.0))
+    below = LossGuard({"some": torch.full((10,), -1.0)}, on=True)
+    assert below.keeps("some", torch.tensor(5.0))  # as released: only means above 0
+    off = LossGuard(guard.windows, on=False)
+    assert off.keeps("some", torch.tensor(1e6)) and len(off.windows["some"]) == 20
+
+
+@pytest.mark.parametrize(
+    ("label", "feature", "student", "expected"),
+    [
+        (0.09, 1.0, None, 0.0015),  # 0.2833 is above 3 x 0.09
+        (0.10, 1.0, None, 0.2847734976),
+        (1.0, 0.0004, None, 0.2832734976),  # 0.0015 is above 3 x 0.0004
+        (0.09, 0.0004, None, 0.0),
+        (0.09, 0.0004, T, 0.2775953282 - 0.2847734976),  # L_adv stays
+    ],
+)
+def test_a_term_that_is_an_outlier_is_left_out_of_the_generators_loss(label, feature, student, expected):
+    guard = LossGuard({"label": torch.full((10,), label), "feature": torch.full((10,), feature)}, on=True)
+    assert loss([T, U], SHARES, student=student, guard=guard) == pytest.approx(expected, abs=1e-9)
+
+
+def low(*names):
+    """Windows in which any loss is an outlier."""
+    return {name: torch.full((10,), 1e-12, dtype=torch.float64) for name in names}
+
+
+def test_a_step_of_distillation_whose_loss_is_left_out_is_none(table):
+    """Adam would move by its weight decay, and once begun by its moments."""
+    first = table.method.init_server(table.server(0))
+    after = table.method.absorb(first, late(table, first, [0, 5], 1), table.server(1))
+    ctx = table.server(3)
+    teachers = [ctx.frozen_model(one) for one in after.teachers]
+    guard = LossGuard(low("distillation"), on=True)
+    assert not table.method.distillation(after, teachers, guard, ctx).any()
+    assert table.method.distillation(after, teachers, OFF, table.server(3)).any()
+
+
+def test_a_step_of_synthesis_that_is_left_out_whole_trains_nothing(bench):
+    table = bench({**METHOD, "loss_guard": True})
+    first = table.method.init_server(table.server(0))
+    known = replace(first, windows=low("label", "feature"))
+    replies = late(table, first, [5], 1)
+    guarded = table.method.absorb(known, replies, table.server(1))
+    free = table.method.absorb(first, replies, table.server(1))
+    assert torch.equal(guarded.generator, first.generator) and not torch.equal(
+        free.generator, first.generator
+    )
+    # K_synth is 1: both keep the images of the first step, before it.
+    assert torch.equal(guarded.images, free.images)
+    # LeNet-5 has no statistics: its L_feat is 0, which is no outlier and is noted.
+    assert {name: len(values) for name, values in guarded.windows.items()} == {"label": 10, "feature": 11}
+    assert {name: len(values) for name, values in free.windows.items()} == {"label": 1, "feature": 1}
+
+
+def test_a_guard_that_leaves_nothing_out_changes_nothing(bench):
+    """As the windows of two rounds are short."""
+    ends = []
+    for guarded in (True, False):
+        table = bench({**METHOD, "blend_after": 0, "loss_guard": guarded})
+        server = table.method.init_server(table.server(0))
+        for index in (1, 2, 3):
+            server = table.method.absorb(server, late(table, server, [0, 5], index), table.server(index))
+        ends.append(server)
+    assert torch.equal(ends[0].weights, ends[1].weights)
+    assert torch.equal(ends[0].generator, ends[1].generator)
+    assert len(ends[0].windows["distillation"]) == 2 and not ends[1].windows  # none at update 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("images", "public"), ("histograms", True), ("loss_guard", True)]
+)
+def test_killed_and_resumed_on_a_cluster_it_has_the_bits_of_the_local_run(option, value, monkeypatch):
+    chosen = {**OPTIONS["fedrevive"], "blend_after": 0, "distill_steps": 2, option: value}
+    monkeypatch.setitem(small_recipes.OPTIONS, "fedrevive", chosen)
+    public = {"public": {"count": 30, "labels": False}} if option == "images" else {}
+    monkeypatch.setitem(RECIPE, "partition", {**RECIPE["partition"], **public})
+    case = Case("fedrevive:buffered")
+    logged = [dict(row["losses"]) for rows in case.rows.values() for row in rows["rounds"]]
+    assert any("distillation" in losses for losses in logged)
+    assert any("synthesis" in losses for losses in logged) == (option != "images")
+    for seed in range(4):
+        run_disturbed(case, seed)

@@ -76,7 +76,6 @@ OPTIONS = {
         "synthesised": 8,
         "generator_steps": 1,
         "distill_steps": 1,
-        "batch_size": 4,
     },
     "feddf": {"epochs": 1},
     "takfl": {"epochs": 1, "optimizer": {"lr": 0.001}},

@@ -167,6 +167,22 @@ def drawn_labels(counts: Tensor, number: int, ctx: Context) -> Tensor:
     return torch.searchsorted(ends.to(ctx.device), places, right=True)
 
 
+def drawn_places(labels: Tensor, counts: Tensor, number: int, ctx: Context) -> Tensor:
+    """[number] int64 places in a pool whose classes are as `drawn_labels` draws; of a missing class any.
+
+    Args:
+        labels: [n] int64 on the CPU, classes of what is in the pool, n at least 1.
+        counts: [classes], whole numbers, not all 0.
+        ctx: places are from its stream "places".
+    Returns: on the CPU.
+    """
+    wanted, (ordered, places) = drawn_labels(counts, number, ctx).cpu(), labels.sort(stable=True)
+    draws = torch.rand(number, generator=ctx.stream("places"), device=ctx.device, dtype=torch.float64)
+    first, last = (torch.searchsorted(ordered, wanted, right=side) for side in (False, True))
+    first, last = torch.where(first < last, first, 0), torch.where(first < last, last, len(labels))
+    return places[first + (draws.cpu() * (last - first)).long()]
+
+
 def proportional_labels(counts: Tensor, number: int) -> Tensor:
     """[number] int64 labels, ascending, split by counts_y / sum, ends rounded down; nothing is drawn.
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context, MethodOptions, OptimizerName, OptimizerRecipe, Samples, ServerContext
+from rayfed_kd.toolbox.by_class.means import weighted_by_class
 from rayfed_kd.toolbox.generation import SHOWN, GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, minimise
 
@@ -59,6 +61,9 @@ class Teachers:
 
     def __len__(self) -> int:
         return len(self._models)
+
+    def __iter__(self) -> Iterator[FlatModule]:
+        return iter(self._models)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits, [K, batch, C]; gradient reaches the images."""
@@ -225,3 +230,66 @@ def draw_normal(model: FlatModule, stream: torch.Generator) -> None:
                 parameter.normal_(1.0 if normalises else 0.0, 0.02, generator=stream)
             elif name == "bias":
                 parameter.zero_()
+
+
+class LossGuard:
+    """Leaves out a loss above 3 times the mean of the last 20 that stayed, once there are 10, if it is `on`.
+
+    `windows`, name of a loss -> its last values, [at most 20] float64, are those that it begins with.
+    """
+
+    def __init__(self, windows: Mapping[str, Tensor], *, on: bool) -> None:
+        self.windows, self.on = dict(windows), on
+
+    def keeps(self, name: str, loss: Tensor) -> bool:
+        """Whether a scalar loss stays; one that is no number does, and the run refuses what comes of it."""
+        if not self.on:
+            return True
+        last, value = self.windows.get(name, torch.zeros(0, dtype=torch.float64)), loss.item()
+        if len(last) >= 10 and 0 < 3 * last.mean() < value:
+            return False
+        self.windows[name] = torch.cat([last, last.new_tensor([value])])[-20:]
+        return True
+
+
+class GeneratorRates(GeneratorOptions):
+    """The generator; FedRevive's released one is `dafl_image` with `width` and `latent` 256."""
+
+    lr: float = Field(0.003, gt=0, description="Adam's learning rate, of the copy as well")
+
+
+class ByClassOptions(MethodOptions):
+    """What FedRevive's generator learns from teachers k that count by class, a_k(y), beside a student u.
+
+    L_feat    sum_k mean(a_k) sum over layers (||mu - mu_run|| + ||var - var_run||)
+    L_label   mean of sum_k a_k CE(f(w_k), y)
+    L_adv     - mean of sum_k a_k 1[u and w_k say the same class] KL(s(f(w_k)), s(f(u)))
+    """
+
+    generator: GeneratorRates = GeneratorRates()
+    generator_steps: int = Field(2, ge=1, description="steps of a synthesis, K_synth")
+    latent_lr: float = Field(0.001, gt=0, description="Adam's learning rate of noise and embeddings")
+    lambda_feature: float = Field(0.003, ge=0, description="weight of L_feat")
+    lambda_label: float = Field(1.0, ge=0, description="weight of L_label")
+    lambda_adv: float = Field(0.1, ge=0, description="weight of L_adv, from update `blend_after` on")
+
+    def loss(
+        self, logits: Tensor, gaps: Tensor, y: Tensor, shares: Tensor, u: Tensor | None, guard: LossGuard
+    ) -> Tensor:
+        """l_f L_feat + l_l L_label + l_a L_adv, scalar; without gradient if the guard leaves out all of it.
+
+        Args:
+            logits, gaps: [k, n, C] and [k], of each teacher as `with_gap` gives them.
+            y, shares, u: [n] int64; a_k(y), [k, n]; the student's logits, [n, C], or None: no L_adv.
+            guard: of L_feat and L_label; L_adv is never above 0.
+        """
+        taught, feature = logits.log_softmax(2), self.lambda_feature * (shares.mean(1) * gaps).sum()
+        costs = F.nll_loss(taught.flatten(0, 1), y.repeat(len(logits)), reduction="none").view_as(shares)
+        costs = self.lambda_label * costs
+        # Zeros, not times 0, which would have a gradient: Adam would step on its moments.
+        costs = costs if guard.keeps("label", weighted_by_class(costs, shares)) else torch.zeros_like(costs)
+        feature = feature if guard.keeps("feature", feature) else torch.zeros_like(feature)
+        if u is not None:
+            apart = (taught.exp() * (taught - u.log_softmax(1))).sum(2)
+            costs = costs - self.lambda_adv * (logits.argmax(2) == u.argmax(1)) * apart
+        return feature + weighted_by_class(costs, shares)

@@ -74,6 +74,7 @@ ASKED_FOR = {
         **dict.fromkeys(("cronus", "dsfl", "fedktl", "takfl"), "unlabelled"),
         **dict.fromkeys(("fedgem", "fedgems"), "labelled"),
         "feddf": "unlabelled; labelled if validation: {}",
+        "fedrevive": "none; unlabelled if images: public",
         "fedmd": "labelled; unlabelled if pretrain_public: 0",
     },
 }
