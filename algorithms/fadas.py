@@ -24,8 +24,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import Declaration, Replies, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
+from rayfed_kd.protocol import Replies, ServerContext
+from rayfed_kd.toolbox.averaging import Averages, AveragingOptions, SharedModel, new_model
 
 
 class Options(AveragingOptions):
@@ -55,7 +55,7 @@ class ServerState:
     updates: int = 0
 
 
-class FADAS(SharedModel[ServerState, None]):
+class FADAS(Averages, SharedModel[ServerState, None]):
     """Adaptive asynchronous federated optimisation."""
 
     options: Options
@@ -64,11 +64,6 @@ class FADAS(SharedModel[ServerState, None]):
     group_training = "all local training"
     label_options = True
     server_keeps = "the global model and its moments"
-
-    @property
-    def up(self) -> Declaration:
-        """The trained model, averaged by `weighting` unless `aggregation` is robust."""
-        return {"student": self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0, and moments of 0."""

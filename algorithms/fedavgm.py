@@ -24,8 +24,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import Declaration, Replies, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
+from rayfed_kd.protocol import Replies, ServerContext
+from rayfed_kd.toolbox.averaging import Averages, AveragingOptions, SharedModel, new_model
 
 
 class Options(AveragingOptions):
@@ -49,7 +49,7 @@ class ServerState:
     velocity: Tensor
 
 
-class FedAvgM(SharedModel[ServerState, None]):
+class FedAvgM(Averages, SharedModel[ServerState, None]):
     """Federated averaging with server momentum."""
 
     options: Options
@@ -58,11 +58,6 @@ class FedAvgM(SharedModel[ServerState, None]):
     group_training = "all local training"
     label_options = True
     server_keeps = "the global model and its velocity"
-
-    @property
-    def up(self) -> Declaration:
-        """The trained model, averaged by `weighting` unless `aggregation` is robust."""
-        return {"student": self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0, and v^0 = 0 for the parameters; buffers have no velocity."""

@@ -27,7 +27,6 @@ from torch.nn import functional as F
 
 from rayfed_kd.protocol import (
     ClientContext,
-    Declaration,
     Message,
     OneExchange,
     Replies,
@@ -35,7 +34,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     weighted_mean,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import Averages, AveragingOptions, new_model
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
@@ -67,7 +66,7 @@ class ServerState:
     version: int = 0
 
 
-class FedGKD(OneExchange[ServerState, None]):
+class FedGKD(Averages, OneExchange[ServerState, None]):
     """Global knowledge distillation."""
 
     options: Options
@@ -79,11 +78,6 @@ class FedGKD(OneExchange[ServerState, None]):
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}
     evaluates = ("global",)
-
-    @property
-    def up(self) -> Declaration:
-        """The trained model, averaged by `weighting` unless `aggregation` is robust."""
-        return {"student": self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """A buffer of one model, w^0, which is its own mean."""

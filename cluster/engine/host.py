@@ -19,14 +19,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.calls import (
-    EvaluationCall,
-    EvaluationResult,
-    KeptState,
-    LiveState,
-    StepCall,
-    StepFacts,
-)
+from rayfed_kd.cluster.engine.calls import KeptState, LiveState, StepCall, StepFacts
 from rayfed_kd.cluster.engine.composites import evaluation_of
 from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
 from rayfed_kd.cluster.engine.exchanged import (
@@ -202,10 +195,6 @@ class Host:
             while len(self._kept) > self._keep_states:
                 self._kept.popitem(last=False)
         return LiveState(state)
-
-    def evaluate(self, call: EvaluationCall) -> EvaluationResult:
-        """Evaluate a shared model on a stretch of test samples."""
-        return self.evaluating.shared(call)
 
     def context(self, facts: DispatchFacts) -> ClientContext:
         """What a client's step reads data and randomness from."""

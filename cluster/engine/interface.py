@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
-from rayfed_kd.cluster.engine.calls import (
-    EvaluationCall,
-    EvaluationResult,
-    PersonalCall,
-    PersonalResult,
-    StepCall,
-    StepResult,
-)
+from rayfed_kd.cluster.engine.calls import EvaluationCall, PersonalCall, StepCall, StepResult
 from rayfed_kd.protocol import Array, Handle
 
 
@@ -38,12 +31,11 @@ class Engine(Protocol):
         """
         ...
 
-    def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
-        """Start the evaluation of a shared model on any host."""
-        ...
+    def evaluate(self, call: EvaluationCall | PersonalCall) -> Future[Any]:
+        """Start the evaluation of a shared model, on any host, or of a client's own.
 
-    def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
-        """Start the evaluation of a client's own model."""
+        Returns: of an EvaluationResult, or of a PersonalResult.
+        """
         ...
 
     def cancel(self) -> None:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from rayfed_kd.cluster.engine.calls import (
-    EvaluationCall,
-    EvaluationResult,
-    Held,
-    PersonalCall,
-    PersonalResult,
-    StepCall,
-    StepResult,
-)
+from rayfed_kd.cluster.engine.calls import EvaluationCall, Held, PersonalCall, StepCall, StepResult
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.personal import evaluate_personal
+from rayfed_kd.cluster.engine.personal import evaluate
 from rayfed_kd.cluster.engine.running import cut, run_together
 from rayfed_kd.cluster.engine.summing import sum_groups, summed_results
 from rayfed_kd.protocol import Array, Handle
@@ -66,13 +58,9 @@ class LocalEngine:
         """The same result: there is no other machine that could be lost."""
         return result
 
-    def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
-        """Evaluate a shared model now; the future is done."""
-        return _done(self._host.evaluate(call))
-
-    def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
-        """Evaluate a client's own model now; the future is done."""
-        return _done(evaluate_personal(self._host, call))
+    def evaluate(self, call: EvaluationCall | PersonalCall) -> Future[Any]:
+        """Evaluate a shared model, or a client's own, now; the future is done."""
+        return _done(evaluate(self._host, call))
 
 
 def _done(result: T) -> Future[T]:

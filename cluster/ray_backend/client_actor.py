@@ -7,6 +7,7 @@ pictures or checkpoints.
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,11 @@ from rayfed_kd.cluster.engine.calls import (
 from rayfed_kd.cluster.engine.device import gpu
 from rayfed_kd.cluster.engine.host import Host, make_host
 from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
-from rayfed_kd.cluster.engine.personal import evaluate_personal
+from rayfed_kd.cluster.engine.personal import evaluate
 from rayfed_kd.cluster.engine.running import cut, run_groups
 from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.cluster.ray_backend.handles import machine_name
-from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls, stacked
 from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.errors import RunError
 from rayfed_kd.setting.blueprint import Blueprint
@@ -111,15 +112,11 @@ class ClientActor:
         # One object for a group's states: a client's own is copied out of it where it is kept.
         states = [_packed(group) for group in cut(done.states, sizes)]
         parts = done.sums if sums else stacked(done.parts)
-        return [pack_facts(done.facts), parts, *states, *(done.parts if sums and done.parts else ())]
+        return [pickle.dumps(done.facts), parts, *states, *(done.parts if sums and done.parts else ())]
 
-    def evaluate(self, call: EvaluationCall) -> EvaluationResult:
-        """Evaluate a shared model on a stretch of test samples."""
-        return self._host.evaluate(call)
-
-    def evaluate_personal(self, call: PersonalCall) -> PersonalResult:
-        """Evaluate a client's own model."""
-        return evaluate_personal(self._host, call)
+    def evaluate(self, call: EvaluationCall | PersonalCall) -> EvaluationResult | PersonalResult:
+        """Evaluate a shared model on a stretch of test samples, or a client's own model."""
+        return evaluate(self._host, call)
 
     @property
     def _host(self) -> Host:

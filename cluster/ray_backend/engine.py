@@ -14,10 +14,8 @@ from typing import Any
 
 from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
-    EvaluationResult,
     NewProcessError,
     PersonalCall,
-    PersonalResult,
     StepCall,
     StepFacts,
     StepResult,
@@ -111,12 +109,8 @@ class RayEngine:
             self._loop.call_soon_threadsafe(self._pump)
         return futures
 
-    def evaluate(self, call: EvaluationCall) -> Future[EvaluationResult]:
-        """Queue the evaluation of a shared model."""
-        return self.submit([call])[0]
-
-    def evaluate_personal(self, call: PersonalCall) -> Future[PersonalResult]:
-        """Queue the evaluation of a client's own model."""
+    def evaluate(self, call: EvaluationCall | PersonalCall) -> Future[Any]:
+        """Queue the evaluation of a shared model, or of a client's own."""
         return self.submit([call])[0]
 
     def durable(self, result: StepResult) -> StepResult:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.cluster.engine.calls import StepCall, StepFacts
+from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.protocol import Array, Handle, PartRef
 
 Parts = Mapping[str, Array]
@@ -46,17 +46,6 @@ class PackedCalls:
                 pickle.loads(self.plain), self.handles, strict=True
             )
         ]
-
-
-def pack_facts(facts: Sequence[StepFacts | Exception]) -> bytes:
-    """Pack steps' facts, or the errors in their place, into one byte string."""
-    return pickle.dumps(list(facts))
-
-
-def unpack_facts(packed: bytes) -> list[Any]:
-    """The facts, or errors, that `pack_facts` packed, in order."""
-    facts: list[Any] = pickle.loads(packed)
-    return facts
 
 
 def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:

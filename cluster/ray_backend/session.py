@@ -33,14 +33,11 @@ WORKERS = {
 }
 SHORT_TURN_S = 0.0005
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
-TOKEN_HINT = (
-    "a cluster with tokens wants RAY_AUTH_MODE=token and its token, in RAY_AUTH_TOKEN, in the file named by "
-    "RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
-)
-
+TOKEN_PLACES = "in RAY_AUTH_TOKEN, in the file named by RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
+TOKEN_HINT = f"a cluster with tokens wants RAY_AUTH_MODE=token and its token, {TOKEN_PLACES}"
 OTHER_TOKEN = (
-    "RAY_AUTH_MODE is token, so perhaps the token in RAY_AUTH_TOKEN, in the file named by "
-    "RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token is not the cluster's, or the cluster has none"
+    f"RAY_AUTH_MODE is token, so perhaps the token {TOKEN_PLACES} is not the cluster's, or the cluster has "
+    "none"
 )
 
 

@@ -11,7 +11,6 @@ import torch
 
 from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
-from rayfed_kd.cluster.server.round_tables import Recorder
 from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Array, shared_vectors
@@ -42,7 +41,7 @@ class AssembledRun:
         Returns: the summary, as in summary.json.
         Raises: RunError, or what a method raised.
         """
-        return run_recorded(self.simulation, self.recorder, self.start, rounds_over)
+        return run_recorded(self.simulation, self.recorder.close, self.start, rounds_over)
 
     def models(self) -> dict[str, Array]:
         """The shared models of the last evaluated round: name -> [P] float32."""
@@ -92,7 +91,7 @@ def assemble(
 
 def run_recorded(
     simulation: Simulation,
-    recorder: Recorder,
+    close: Callable[[str], dict[str, Any]],
     start: Snapshot | None = None,
     rounds_over: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -100,7 +99,7 @@ def run_recorded(
 
     Args:
         simulation: the server's loop.
-        recorder: closed with the status finished, interrupted or failed.
+        close: called with the status, finished, interrupted or failed; gives the summary.
         start: the snapshot that the run continues from; None: it starts afresh.
         rounds_over: called after the last round, before the last pictures are drawn.
     Returns: the summary.
@@ -115,7 +114,7 @@ def run_recorded(
         except (StoppedError, KeyboardInterrupt):
             status = "interrupted"
         finally:
-            summary = recorder.close(status)
+            summary = close(status)
     except OSError as error:  # from a round's record, a checkpoint, or `close`, which writes the last rows
         raise RunError(_unwritten(error)) from error
     return summary

@@ -38,10 +38,6 @@ class Recorder(Protocol):
         """Called after each round, in order."""
         ...
 
-    def close(self, status: str) -> dict[str, Any]:
-        """Write the remaining rows and return the summary. `status`: finished, interrupted or failed."""
-        ...
-
 
 def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:
     sums: dict[str, list[float]] = {}

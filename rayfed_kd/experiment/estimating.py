@@ -212,11 +212,8 @@ def _measure(
     named = "all local training" if epochs is None else counted(epochs, "local epoch")
     whole = load_recipe(recipe, lines)
     tell(f"measuring {counted(min(2, whole.rounds), 'round')} with data.fraction {fraction:.2g} and {named}")
-    short = (
-        *([] if epochs is None else [f"local.epochs={epochs}"]),
-        f"data.fraction={fraction}",
-        f"evaluation.every={whole.rounds}",
-    )
+    short = [f"data.fraction={fraction}", f"evaluation.every={whole.rounds}"]
+    short += [] if epochs is None else [f"local.epochs={epochs}"]
     prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
     prepared = _fewer_tested(prepared, fraction / whole.data.fraction)
     launcher, kept = InProcess(), _Kept()
@@ -249,9 +246,6 @@ class _Kept(list[RoundRecord]):
 
     def record(self, record: RoundRecord) -> None:
         self.append(record)
-
-    def close(self, status: str) -> dict[str, Any]:
-        return {}
 
 
 def _fewer_tested(prepared: Prepared, share: float) -> Prepared:

@@ -110,10 +110,3 @@ def read_summary(folder: Path) -> dict[str, Any]:
     if summary and not (isinstance(summary.get("rounds"), int) and isinstance(summary.get("status"), str)):
         raise DataError(f"{path} is damaged: expected the keys status and rounds")
     return summary
-
-
-def _tables(folder: Path) -> dict[str, Any]:
-    from rayfed_kd.results.schemas import SCHEMAS
-    from rayfed_kd.results.tables import read_table
-
-    return {name: read_table(folder, name) for name in SCHEMAS}

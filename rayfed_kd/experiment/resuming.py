@@ -11,7 +11,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.engines import make_launcher
 from rayfed_kd.experiment.preparation import find_own_modules
 from rayfed_kd.experiment.progress import listeners
-from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables, read_summary
+from rayfed_kd.experiment.result import OnEvent, Result, Tell, read_summary
 from rayfed_kd.experiment.running import run_resolved
 from rayfed_kd.files import no_folder
 from rayfed_kd.recipe.loading import load_recipe
@@ -52,7 +52,7 @@ def resume(
     """
     from rayfed_kd.experiment.resumability import last_checkpoint
     from rayfed_kd.results.summary import is_finished
-    from rayfed_kd.results.tables import last_round
+    from rayfed_kd.results.tables import last_round, read_tables
 
     folder = Path(folder).resolve()
     launcher = make_launcher(local=local, address=address)
@@ -68,13 +68,13 @@ def resume(
         raise RecipeError(_too_few_rounds(folder, recipe.rounds, done))
     if is_finished(summary) and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
-        return Result(folder, summary, _tables(folder), {})
+        return Result(folder, summary, read_tables(folder), {})
     if is_finished(summary) and summary.get("stopped") and recipe.stop == load_recipe(folder / CONFIG).stop:
         # What a listener ended no key of the recipe keeps from going on.
         way = "stop=null" if recipe.stop else f"rounds={recipe.rounds}"
         if way not in lines:
             tell(f"{folder} is finished: {summary['stopped']}. `{way}` goes on to round {recipe.rounds}.")
-            return Result(folder, summary, _tables(folder), {})
+            return Result(folder, summary, read_tables(folder), {})
     return run_resolved(recipe, launcher, on_event, tell, resume=True, restart=restart)
 
 

@@ -16,7 +16,7 @@ from rayfed_kd.experiment.engines import Launcher, make_launcher
 from rayfed_kd.experiment.header import begin_telling, make_ready_telling
 from rayfed_kd.experiment.preparation import Prepared, method_location
 from rayfed_kd.experiment.progress import listeners
-from rayfed_kd.experiment.result import OnEvent, Result, Tell, _tables
+from rayfed_kd.experiment.result import OnEvent, Result, Tell
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
@@ -127,6 +127,7 @@ def run_prepared(
     """
     from rayfed_kd.experiment.resumability import check_resumable, check_unused
     from rayfed_kd.results.folder import begin_run, continue_run, run_folder
+    from rayfed_kd.results.tables import read_tables
 
     recipe, setting = prepared.recipe, prepared.setting
     layout = launcher.layout(prepared)  # which also says whether there is room
@@ -140,7 +141,7 @@ def run_prepared(
             begin_run(folder, recipe, setting, launcher.name)
         with _resumable(folder, launcher.resume_options):
             summary, models = launcher.launch(prepared, folder, on_event, tell, resume=resume)
-    return Result(folder, summary, _tables(folder), models)
+    return Result(folder, summary, read_tables(folder), models)
 
 
 def ray_machines(address: str | None = None) -> list[Surveyed]:

@@ -61,7 +61,7 @@ class FlatModule:
             start += one.shape.numel()
         self.places, self.spacing, reserved, trained = self._dense, None, start, self.num_parameters
         if torch.device(device).type != "cpu":
-            self.spacing = Spacing.of([place.stop - place.start for place in self._dense.values()])
+            self.spacing = Spacing(tuple(place.stop - place.start for place in self._dense.values()))
             self.places = dict(zip(self._dense, self.spacing.stored, strict=True))
             reserved = self.spacing.length
             trained = self.spacing.within(slice(None), self.num_parameters)[0].stop

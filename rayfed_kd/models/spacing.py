@@ -6,8 +6,9 @@ travels and what methods see is the vector without gaps, on every device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -17,33 +18,30 @@ ALIGNED = 64  # numbers of float32: 256 bytes, as CUDA aligns what it allocates
 
 @dataclass(frozen=True)
 class Spacing:
-    """Which stretches of a vector lie where in memory.
+    """Which tensors of a vector lie where in memory.
 
     Attributes:
-        dense: of the vector, one after another.
-        stored: of the memory, one for each.
-        length: of the memory; what lies between the stretches is 0.
+        sizes: numbers of each, one after another in the vector.
     """
 
-    dense: tuple[slice, ...]
-    stored: tuple[slice, ...]
-    length: int
+    sizes: tuple[int, ...]
 
-    @classmethod
-    def of(cls, sizes: Sequence[int]) -> Spacing:
-        """Of tensors with so many numbers, each at an aligned place."""
-        dense, stored, last, length = [], [], 0, 0
-        for size in sizes:
-            dense.append(slice(last, last + size))
-            stored.append(slice(length, length + size))
-            last, length = last + size, length + -(-size // ALIGNED) * ALIGNED
-        return cls(tuple(dense), tuple(stored), length)
+    @cached_property
+    def stored(self) -> tuple[slice, ...]:
+        """Where in the memory each lies; what is between them is 0."""
+        starts = accumulate((-(-size // ALIGNED) * ALIGNED for size in self.sizes), initial=0)
+        return tuple(slice(start, start + size) for start, size in zip(starts, self.sizes, strict=False))
+
+    @property
+    def length(self) -> int:
+        """Numbers of the memory."""
+        return self.stored[-1].stop if self.sizes else 0
 
     def spread(self, vector: Tensor) -> Tensor:
         """The memory, [length], of a vector on the same device."""
         memory = vector.new_zeros(self.length)
-        for dense, stored in zip(self.dense, self.stored, strict=True):
-            memory[stored] = vector[dense]
+        for part, stored in zip(torch.split(vector, list(self.sizes)), self.stored, strict=True):
+            memory[stored] = part
         return memory
 
     def gathered(self, memory: Tensor) -> Tensor:
@@ -56,15 +54,10 @@ class Spacing:
         Args:
             part: begins and ends between tensors; without an end it goes to `last`.
         """
-        first, stop = part.start or 0, last if part.stop is None else part.stop
-        pairs = [
-            (dense, stored)
-            for dense, stored in zip(self.dense, self.stored, strict=True)
-            if first <= dense.start and dense.stop <= stop
-        ]
-        if not pairs:
-            return slice(0, 0), Spacing((), (), 0)
-        begin, end = pairs[0][1].start, pairs[-1][1].stop
-        dense_part = tuple(slice(dense.start - first, dense.stop - first) for dense, _ in pairs)
-        stored_part = tuple(slice(stored.start - begin, stored.stop - begin) for _, stored in pairs)
-        return slice(begin, end), Spacing(dense_part, stored_part, end - begin)
+        before, until = (
+            sum(end <= place for end in accumulate(self.sizes))
+            for place in (part.start or 0, last if part.stop is None else part.stop)
+        )
+        own = Spacing(self.sizes[before:until])
+        begin = self.stored[before].start if own.sizes else 0
+        return slice(begin, begin + own.length), own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -159,9 +159,6 @@ class Replies(Sequence[Reply]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._seen[index]
-
-    def __iter__(self) -> Iterator[Reply]:
-        return iter(self._seen)
 
     @property
     def clients(self) -> list[int]:

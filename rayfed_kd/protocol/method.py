@@ -105,11 +105,11 @@ class Method(Generic[ServerState, ClientState]):
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's first state."""
-        raise _missing(self, "init_server")
+        raise missing(self, "init_server")
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""
-        raise _missing(self, "run_round")
+        raise missing(self, "run_round")
 
     @property
     def evaluates(self) -> Sequence[str]:
@@ -125,7 +125,7 @@ class Method(Generic[ServerState, ClientState]):
         models that predict together, as an ensemble, `Evaluated` has the vectors one after the other, and the
         method is `Composing`.
         """
-        raise _missing(self, "evaluated")
+        raise missing(self, "evaluated")
 
     def init_client(self, ctx: ClientContext) -> ClientState:
         """A client's first state, made when it first takes part.
@@ -141,7 +141,7 @@ class Method(Generic[ServerState, ClientState]):
         A function of the state alone, which it leaves as it is: the result is kept until a step changes
         the state. A client that never took part is asked with what `init_client` makes.
         """
-        raise _missing(self, "personal")
+        raise missing(self, "personal")
 
     def architectures(self) -> Mapping[str, Architecture]:
         """Modules beside "model" that contexts can make, by the name used there."""
@@ -228,17 +228,17 @@ class OneExchange(Method[ServerState, ClientState]):
 
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """What every client of the cohort receives."""
-        raise _missing(self, "dispatch")
+        raise missing(self, "dispatch")
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         """One client's work: from its state, which `init_client` made, to its next one and its reply."""
-        raise _missing(self, "client_update")
+        raise missing(self, "client_update")
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """The new server state from the replies."""
-        raise _missing(self, "absorb")
+        raise missing(self, "absorb")
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Dispatch, update everywhere, absorb."""
@@ -341,5 +341,6 @@ class Architecture:
     conditional: bool = False
 
 
-def _missing(method: Any, name: str) -> TypeError:
-    return TypeError(f"{type(method).__name__} must define {name}(): see rayfed_kd/protocol/method.py")
+def missing(method: Any, name: str, place: str = "rayfed_kd/protocol/method.py") -> TypeError:
+    """What to raise in place of a method's function; `place` has the form that it should have."""
+    return TypeError(f"{type(method).__name__} must define {name}(): see {place}")

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from rayfed_kd.files import write_json
 from rayfed_kd.results.names import with_scores
 from rayfed_kd.results.round_pictures import RoundPictures
-from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.stopping import StopRule
 from rayfed_kd.results.summary import is_finished, summarise
-from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table
+from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table, read_tables
 from rayfed_kd.results.telling import Event
 from rayfed_kd.results.trackers.tracking import Trackers
 
@@ -149,9 +148,9 @@ class RunRecorder:
     def _take_again(self, rounds: int) -> None:
         """Give the stop rule the rounds that a resumed run keeps."""
         if self._stop_rule is not None:
-            kept = {name: RowsByRound(read_table(self._folder / "tables", name)) for name in SCHEMAS}
+            kept = RowsByRound(self._folder)
             for round_index in range(1, rounds + 1):
-                self._stop_rule.take({name: rows.of(round_index) for name, rows in kept.items()})
+                self._stop_rule.take(kept.of(round_index))
 
     def _in_background(self, work: Callable[..., None], *arguments: Any) -> None:
         # Done work without an error is forgotten: a long run draws thousands of times.
@@ -192,8 +191,7 @@ def write_end(folder: Path, recipe: Recipe, status: str, trackers: Trackers, why
 
     Returns: the summary.
     """
-    tables = {name: read_table(folder / "tables", name) for name in SCHEMAS}
-    summary = summarise(tables, status, recipe.partition.clients, recipe.evaluation.clients)
+    summary = summarise(read_tables(folder), status, recipe.partition.clients, recipe.evaluation.clients)
     if why and is_finished(summary):
         summary["stopped"] = why
     trackers.end(summary)  # first: a run that has its summary is not gone on with

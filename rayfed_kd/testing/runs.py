@@ -102,10 +102,6 @@ class Outcome:
                     {key: value for key, value in row.items() if key not in MEASURED} for row in rows
                 ]
 
-    def close(self, status: str) -> dict[str, Any]:
-        """Nothing is left to write, and there is no summary."""
-        return {}
-
 
 def run_outcome(
     setting: Setting,

@@ -93,11 +93,8 @@ class SharedModel(OneExchange[State, ClientState]):
         return {"global": server.weights}
 
 
-class Averaging(SharedModel[GlobalModel, ClientState]):
-    """FedAvg's server: the model goes down, trained models come up, their mean is the next one.
-
-    A method on it may define `client_update`, whose reply has the part `student` and the number `samples`.
-    """
+class Averages:
+    """The first base of a method whose server averages the part `student`."""
 
     options: AveragingOptions
 
@@ -105,6 +102,13 @@ class Averaging(SharedModel[GlobalModel, ClientState]):
     def up(self) -> Declaration:
         """The trained model, averaged by `weighting` unless `aggregation` is robust."""
         return {"student": self.options.model()}
+
+
+class Averaging(Averages, SharedModel[GlobalModel, ClientState]):
+    """FedAvg's server: the model goes down, trained models come up, their mean is the next one.
+
+    A method on it may define `client_update`, whose reply has the part `student` and the number `samples`.
+    """
 
     def init_server(self, ctx: ServerContext) -> GlobalModel:
         """w^0, the initial model, with version 0."""

@@ -73,10 +73,6 @@ class Silent:
     def record(self, record: Any) -> None:
         """Nothing."""
 
-    def close(self, status: str) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
 
 class InOneProcess:
     """The simulator's own loop on the local engine; the server computes on the CPU."""

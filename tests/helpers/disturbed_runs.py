@@ -207,7 +207,7 @@ class Start:
         self.simulation._writer = SimulatedWriter(self)
         start = checkpointer.latest(engine.publish, "cpu", lambda line: None)
         self.rows.go_back(0 if start is None else start.round)
-        return run_recorded(self.simulation, self.rows, start)["status"]
+        return run_recorded(self.simulation, self.rows.close, start)["status"]
 
     @contextmanager
     def _simulated(self):

@@ -27,18 +27,12 @@ class Silent:
     def record(self, record):
         pass
 
-    def close(self, status):
-        return {}
-
 
 class Rounds(list):
     """The records of all rounds."""
 
     def record(self, record):
         self.append(record)
-
-    def close(self, status):
-        return {}
 
 
 @dataclass
@@ -55,9 +49,6 @@ class Outcome:
         self.after_round(record)
         for name, rows in record.tables.items():
             self.rows.setdefault(name, []).extend(rows)
-
-    def close(self, status):
-        return {}
 
     @property
     def tables(self):

@@ -18,7 +18,7 @@ from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 
 SERVER = 0  # number of the server's machine
 MOST_EVENTS = 300_000  # of one start: more means that something is tried again for ever
-RETURNS = {"run": 1, "evaluate": 1, "evaluate_personal": 1, "build": 1}  # unless a call says how many
+RETURNS = {"run": 1, "evaluate": 1, "build": 1}  # unless a call says how many
 
 
 class StoodStillError(AssertionError):

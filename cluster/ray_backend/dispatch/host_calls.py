@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from rayfed_kd.cluster.engine.summing import summed_results
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.handles import Ahead, RayHandle, rows_of
 from rayfed_kd.cluster.ray_backend.liveness import memory_hint
-from rayfed_kd.cluster.ray_backend.packing import PackedCalls, unpack_facts
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls
 from rayfed_kd.errors import RunError, shortened
 from rayfed_kd.protocol.summed import GroupSum
 
@@ -45,10 +46,8 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     Raises: what a single job's call raised; Ray's error if the actor was lost.
     """
     first = jobs[0].calls[0]
-    if isinstance(first, EvaluationCall):
+    if isinstance(first, EvaluationCall | PersonalCall):
         return [[await _answer(actor.evaluate.options(name=str(jobs[0])).remote(first))]]
-    if isinstance(first, PersonalCall):
-        return [[await _answer(actor.evaluate_personal.options(name=str(jobs[0])).remote(first))]]
     calls, summed = [call for job in jobs for call in job.calls], bool(jobs[0].summed)
     sizes = list(jobs[0].summed) or [len(job.calls) for job in jobs]
     kept = len(calls) if summed and first.replaces is not None else 0
@@ -56,7 +55,7 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     name = shortened(named(jobs), LONGEST_NAME)
     run = actor.run.options(num_returns=2 + len(sizes) + kept, name=name)
     packed, parts, *rest = run.remote(PackedCalls.of(calls), sizes, summed)
-    facts = unpack_facts(await _answer(packed))
+    facts = pickle.loads(await _answer(packed))
     done = [one for one in facts if isinstance(one, StepFacts)]
     if done:
         # Sums are about as large as one reply.

@@ -196,11 +196,11 @@ class Evaluator:
     ) -> tuple[Rows, dict[str, Any]]:
         """A shared model's rows of the table `clients`, and its row of `metrics`."""
         correct, not_finite = self._by_client(by_split["local"])
-        rows = _client_rows(round_index, name, self._counts, correct)
+        rows, row = _outcome(round_index, name, self._counts, correct)
         official, finite, loss_sum = _joined(by_split["official"])
         if not finite.all():  # one model of all
             not_finite = max(1, len(self._own_counts))
-        row = {**_metrics(rows), "round": round_index, "model": name, "not_finite": not_finite}
+        row["not_finite"] = not_finite
         if len(official):
             row["server_accuracy"] = float(official.mean())
             row["server_loss"] = loss_sum / len(official)
@@ -211,9 +211,8 @@ class Evaluator:
     ) -> tuple[Rows, dict[str, Any]]:
         """The rows of clients' own models in the table `clients`, and their row of `metrics`."""
         correct = {client: result.correct for client, result in results.items()}
-        rows = _client_rows(round_index, name, self._own_counts, correct)
-        not_finite = sum(not result.finite for result in results.values())
-        row = {**_metrics(rows), "round": round_index, "model": name, "not_finite": not_finite}
+        rows, row = _outcome(round_index, name, self._own_counts, correct)
+        row["not_finite"] = sum(not result.finite for result in results.values())
         if self._own_split == "official":
             # On the official test set the clients' mean is comparable with a server model's accuracy.
             row["server_accuracy"] = row["amp"]
@@ -248,26 +247,25 @@ class Evaluator:
         return correct, not_finite
 
 
-def _client_rows(round_index: int, model: str, counts: Mapping[int, int], correct: Mapping[int, int]) -> Rows:
-    return [
+def _outcome(
+    round_index: int, model: str, counts: Mapping[int, int], correct: Mapping[int, int]
+) -> tuple[Rows, dict[str, Any]]:
+    """A model's rows of the table `clients`, and its row of `metrics`, as far as these tell it."""
+    whose = {"round": round_index, "model": model}
+    rows = [
         {
-            "round": round_index,
+            **whose,
             "client": client,
-            "model": model,
             "samples": count,
             "correct": correct[client],
             "accuracy": correct[client] / count,
         }
         for client, count in counts.items()
     ]
-
-
-def _metrics(rows: Rows) -> dict[str, Any]:
-    empty = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss"))
-    if not rows:
-        return empty
-    correct, samples = (np.array([row[name] for row in rows]) for name in ("correct", "samples"))
-    return {**empty, **client_metrics(correct, samples)}
+    row = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss")) | whose
+    if rows:
+        row |= client_metrics(*(np.array([one[name] for one in rows]) for name in ("correct", "samples")))
+    return rows, row
 
 
 def _joined(results: Sequence[EvaluationResult]) -> tuple[Array, Array, float]:

@@ -88,7 +88,7 @@ class OwnModels:
         """Start the evaluation of a client's own model, or of its first layers before the server's part."""
         record = records.get(client, ClientRecord())
         call = PersonalCall(client, record.state, record.version, self._split, part)
-        return self._engine.evaluate_personal(call)
+        return self._engine.evaluate(call)
 
     def results(self, started: StartedOwn) -> Results:
         """The results by model and client; waits for what was started."""

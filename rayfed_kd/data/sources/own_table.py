@@ -182,10 +182,8 @@ def chosen_columns(
     listed = [*(numeric or ()), *(categorical or ())]
     kinds = feature_columns(read, apart, listed)
     free = {name: what for name, what in kinds.items() if name not in listed}
-    numbers = list(numeric or ()) if numeric is not None else [n for n in free if free[n] in NUMBERS]
-    groups = (
-        list(categorical or ()) if categorical is not None else [n for n in free if free[n] in CATEGORIES]
-    )
+    numbers = list(numeric) if numeric is not None else [n for n in free if free[n] in NUMBERS]
+    groups = list(categorical) if categorical is not None else [n for n in free if free[n] in CATEGORIES]
     for name in groups if categorical is None else ():
         if free[name] == "texts":
             more = f", data.categorical=[{name}] takes the texts as categories"

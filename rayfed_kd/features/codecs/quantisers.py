@@ -157,9 +157,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Whole = np.ndarray[Any, np.dtype[np.uint32]]
 
 WHOLE_TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
-BLOCK = (
-    2**18
-)  # numbers at a time: their single bits take a byte each; a multiple of 8, so blocks end with a byte
+# Numbers at a time: their single bits take a byte each. A multiple of 8, so blocks end with a byte.
+BLOCK = 2**18
 
 
 def pack_bits(numbers: Whole, bits: int) -> Bytes:

@@ -9,7 +9,7 @@ round to disk would slow short rounds. So `TableWriter.sync` does it for many ro
 the rows since then, which a resumed run drops unread.
 """
 
-from rayfed_kd.results.tables.reading import RowsByRound, count_rows, last_round, read_table
+from rayfed_kd.results.tables.reading import RowsByRound, count_rows, last_round, read_table, read_tables
 from rayfed_kd.results.tables.writing import TableWriter
 
-__all__ = ["RowsByRound", "TableWriter", "count_rows", "last_round", "read_table"]
+__all__ = ["RowsByRound", "TableWriter", "count_rows", "last_round", "read_table", "read_tables"]

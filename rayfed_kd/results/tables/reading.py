@@ -129,18 +129,25 @@ def last_round(folder: Path) -> int:
     return rounds[-1].as_py() if len(rounds) else 0
 
 
+def read_tables(folder: Path) -> dict[str, pa.Table]:
+    """All tables of a run, by name; see `read_table`."""
+    return {name: read_table(folder, name) for name in SCHEMAS}
+
+
 class RowsByRound:
-    """A table's rows, round by round: a whole table of many clients as Python objects can fill the memory.
+    """A run's rows, round by round: a whole table of many clients as Python objects can fill the memory.
 
     Args:
-        table: sorted by round, as `read_table` gives it.
+        folder: the run's.
     """
 
-    def __init__(self, table: pa.Table) -> None:
-        self._table, self._rounds = table, table["round"].to_numpy()
+    def __init__(self, folder: Path) -> None:
+        self._tables = {name: (one, one["round"].to_numpy()) for name, one in read_tables(folder).items()}
 
-    def of(self, round_index: int) -> list[dict[str, Any]]:
-        """The rows of a round; none if there are none."""
-        first, end = np.searchsorted(self._rounds, [round_index, round_index + 1])
-        rows: list[dict[str, Any]] = self._table.slice(first, end - first).to_pylist()
+    def of(self, round_index: int) -> dict[str, list[dict[str, Any]]]:
+        """Table -> its rows of a round; none if there are none."""
+        rows = {}
+        for name, (table, rounds) in self._tables.items():
+            first, end = np.searchsorted(rounds, [round_index, round_index + 1])
+            rows[name] = table.slice(first, end - first).to_pylist()
         return rows

@@ -10,8 +10,8 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.files import read_json
 from rayfed_kd.recipe.registry import Registry, blame, blaming
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.schemas import CONFIG, SCHEMAS, UNFINISHED
-from rayfed_kd.results.tables import RowsByRound, read_table
+from rayfed_kd.results.schemas import CONFIG, UNFINISHED
+from rayfed_kd.results.tables import RowsByRound
 from rayfed_kd.results.trackers.scalars import round_scalars
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 
@@ -96,11 +96,10 @@ class Trackers:
 
     def _tell(self, tracker: Tracker, until: int, tables: Tables | None = None) -> None:
         """Tell of all rounds up to this one that were not told; `tables` has its rows alone."""
-        first, all_rows = self._last_round[tracker] + 1, dict[str, RowsByRound]()
-        if first < until or tables is None:
-            all_rows = {name: RowsByRound(read_table(self._folder / "tables", name)) for name in SCHEMAS}
+        first = self._last_round[tracker] + 1
+        written = RowsByRound(self._folder) if first < until or tables is None else None
         for round_index in range(first, until + 1):
-            rows = {name: rows.of(round_index) for name, rows in all_rows.items()} or tables
+            rows = written.of(round_index) if written else tables
             tracker.round(self._tracked(round_index, rows or {}))
             self._last_round[tracker] = round_index
 

@@ -45,6 +45,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     Unaligned,
 )
+from rayfed_kd.protocol.method import missing
 from rayfed_kd.recipe.sample_shapes import shown_sides
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.layers import Layers, from_, up_to
@@ -120,15 +121,11 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
 
     def client_terms(self, given: Tensors) -> Terms:
         """What a client adds to cross entropy; the server is the teacher."""
-        raise TypeError(
-            f"{type(self).__name__} must define client_terms(): see toolbox/server_models/split_learning.py"
-        )
+        raise missing(self, "client_terms", "toolbox/server_models/split_learning.py")
 
     def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
         """What the server adds to cross entropy on the samples of a client, which is the teacher."""
-        raise TypeError(
-            f"{type(self).__name__} must define server_terms(): see toolbox/server_models/split_learning.py"
-        )
+        raise missing(self, "server_terms", "toolbox/server_models/split_learning.py")
 
     def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:
         """What a client sends once, beside its labels."""

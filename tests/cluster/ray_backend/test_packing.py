@@ -6,10 +6,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from rayfed_kd.cluster.engine.calls import Held, StepCall, StepFacts
-from rayfed_kd.cluster.ray_backend.packing import PackedCalls, pack_facts, stacked, unpack_facts, unstacked
+from rayfed_kd.cluster.engine.calls import Held, StepCall
+from rayfed_kd.cluster.ray_backend.packing import PackedCalls, stacked, unstacked
 from rayfed_kd.protocol import DispatchFacts, PartRef
-from rayfed_kd.protocol.wire import PartSize
 
 
 def call(client, message, state=None, slot=None):
@@ -52,13 +51,6 @@ def test_no_handle_is_hidden_in_the_bytes_where_ray_would_not_see_its_reference(
     with pytest.raises(AssertionError, match="a handle was pickled"):
         pickle.dumps(packed)
     assert isinstance(packed.plain, bytes)
-
-
-def test_facts_come_out_as_they_went_in():
-    facts = StepFacts(
-        {"samples": 5}, {"student": PartSize(3, 12, 12)}, (), {"ce": (1.5, 2)}, 10, 0, "vm", 0.1, 9.0
-    )
-    assert unpack_facts(pack_facts([facts, facts])) == [facts, facts]
 
 
 def test_parts_of_equal_shape_cross_as_one_array_a_name():

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from small_recipes import MADE_UP, assert_resumed_is_whole
 
 import rayfed_kd
+from rayfed_kd.cluster.engine.calls import PersonalCall
 from rayfed_kd.cluster.server.evaluating.evaluation import Evaluator
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.errors import RecipeError, RunError
@@ -151,8 +152,13 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
     asked = []
 
     def count(simulation):
-        engine, ask = simulation.engine, simulation.engine.evaluate_personal
-        engine.evaluate_personal = lambda call: asked.append(call.client) or ask(call)
+        engine, ask = simulation.engine, simulation.engine.evaluate
+
+        def evaluate(call):
+            asked.extend([call.client] if isinstance(call, PersonalCall) else [])
+            return ask(call)
+
+        engine.evaluate = evaluate
 
     def forget(simulation):
         count(simulation)
