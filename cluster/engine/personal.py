@@ -1,23 +1,21 @@
-"""Evaluates shared models, and clients' own, on a host, which has their states or fetches them."""
+"""Evaluates clients' own models on a host, which has their states or fetches them."""
 
 from __future__ import annotations
 
 import torch
 
-from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalCall, PersonalResult
+from rayfed_kd.cluster.engine.calls import PersonalCall, PersonalResult
 from rayfed_kd.cluster.engine.exchanged import one_line
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.protocol import DispatchFacts, Evaluated, to_tensor
 from rayfed_kd.protocol.evaluated import check_model, composite
 
 
-def evaluate(host: Host, call: EvaluationCall | PersonalCall) -> EvaluationResult | PersonalResult:
-    """Evaluate a shared model on a stretch of test samples, or a client's own model.
+def evaluate_personal(host: Host, call: PersonalCall) -> PersonalResult:
+    """Evaluate a client's own model.
 
     Raises: StepError if the method raised.
     """
-    if isinstance(call, EvaluationCall):
-        return host.evaluating.shared(call)
     try:
         model = host.evaluating.frozen(personal_model(host, call))
         result = host.evaluating.of_client(call.client, call.split, model)

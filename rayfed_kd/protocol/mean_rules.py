@@ -59,22 +59,7 @@ class MeanRule(Protocol):
         ...
 
 
-class NamedParts(Mapping[str, Tensor]):
-    """Parts of which the names are known, so that a look at these fetches none."""
-
-    _names: Sequence[str]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class SealedParts(NamedParts):
+class SealedParts(Mapping[str, Tensor]):
     """Parts of which only the names are seen: the server's noise is on their mean, or hosts sum them."""
 
     def __init__(self, names: Mapping[str, Tensor], *, summed: bool) -> None:
@@ -91,3 +76,12 @@ class SealedParts(NamedParts):
             f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
             "it declares it Averaged; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
         )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

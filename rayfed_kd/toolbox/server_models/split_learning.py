@@ -52,6 +52,7 @@ from rayfed_kd.toolbox.layers import Layers, from_, up_to
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Moments, Optimizer
+from rayfed_kd.toolbox.own_models import OwnModels
 from rayfed_kd.toolbox.server_models.larger_server import ServerModel
 
 SERVER = "server"
@@ -100,7 +101,7 @@ Terms = Mapping[str, tuple[float, Term]]
 """Name in the tables -> its weight, and (teacher's logits, student's) -> scalar."""
 
 
-class KnowledgeTransfer(Method[ServerState, ClientState]):
+class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
     """The exchange; a method says what beside cross entropy either side minimises."""
 
     options: TransferOptions
@@ -212,10 +213,6 @@ class KnowledgeTransfer(Method[ServerState, ClientState]):
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         """By client: its extractor with the server's model behind it, and its small model."""
         return {SERVER: Completing(server.model, SERVER), "personal": PERSONAL}
-
-    def personal(self, client: ClientState, ctx: ClientContext) -> Tensor:
-        """The client's small model, [P_k]: its extractor and its own classifier."""
-        return client.model
 
     def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """Images through the client's layers up to `cut`, then through the server's model."""
