@@ -109,12 +109,13 @@ class CCVR(Wrapping[ServerState]):
     def architectures(self) -> Mapping[str, Architecture]:
         return {**super().architectures(), HEAD: Architecture("head", "linear", {}, space="features")}
 
-    def check(self, ctx: ServerContext) -> None:
+    def check(self, ctx: ServerContext) -> str | None:
         """Raise RecipeError unless the other method has a shared model that ends in a linear layer."""
-        super().check(ctx)
+        note = super().check(ctx)
         self._model(self.inside.init_server(ctx))
         check_features(ctx)
         head_place(ctx.frozen_model(ctx.initial_vector()))
+        return note
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         return ServerState(self.inside.init_server(ctx), None)

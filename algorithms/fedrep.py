@@ -43,12 +43,13 @@ class TrainedInTurn(Trained, Method[Any, Tensor]):
 
     whole_epochs = True
 
-    def check(self, ctx: ServerContext) -> None:
+    def check(self, ctx: ServerContext) -> str | None:
         """Raise RecipeError if the layers that stay are not the last ones, or E_h is above E."""
-        super().check(ctx)
+        note = super().check(ctx)
         if self.options.head_epochs > (ctx.local.epochs or 0):
             said = f"{self.options.head_epochs} is more than local.epochs = {ctx.local.epochs}"
-            raise RecipeError(said, "method.head_epochs")
+            raise RecipeError(f"{said}; lower it, or raise local.epochs", "method.head_epochs")
+        return note
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
         """E_h epochs on the head above layer `shared`, phi fixed; then E - E_h on phi, the head fixed."""

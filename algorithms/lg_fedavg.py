@@ -62,9 +62,10 @@ class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor]):
         """The last layers, averaged by `weighting`."""
         return {"head": Averaged("weights", by=self.options.weighting)}
 
-    def check(self, ctx: ServerContext) -> None:
+    def check(self, ctx: ServerContext) -> str | None:
         """Raise RecipeError unless all models have so many layers, and equal ones at their ends."""
-        shared, expected = self.options.shared_layers, self._shapes(ctx.frozen_model(ctx.initial_vector()))
+        model = ctx.frozen_model(ctx.initial_vector())
+        shared, count, expected = self.options.shared_layers, len(Layers(model)), self._shapes(model)
         for name in ctx.client_architectures:
             shapes = self._shapes(ctx.frozen_model(ctx.initial_vector(name), name))
             if shapes != expected:
@@ -73,6 +74,8 @@ class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor]):
                     f"{expected} in the recipe's `model`; lg_fedavg shares them, so it expects equal ones",
                     path="client_models",
                 )
+        like = {0: "standalone", count: "fedavg"}.get(shared)
+        return like and f"method.shared_layers = {shared} of {count} layers: as with the method {like}"
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """The initial model's last layers, [P_g]."""

@@ -76,7 +76,7 @@ def run_each(
 def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
     """Build every row once, and note how many rounds its runs have.
 
-    Returns: the notes of their data, each once: a table's rows mostly share one set.
+    Returns: their notes, each once: a table's rows mostly share one data set.
 
     Raises: RecipeError with all rows that cannot be run, a line each.
     """
@@ -90,7 +90,7 @@ def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
         except RecipeError as error:
             faults.append(error)
             continue
-        notes |= dict.fromkeys(prepared.setting.dataset.notes)
+        notes |= dict.fromkeys(prepared.setting.notes)
         for seed in (seed for seed in planned if seed.label == run.label):
             work.expect(seed.name, prepared.recipe.rounds)
     if faults:

@@ -154,8 +154,12 @@ class Method(Generic[ServerState, ClientState]):
         """What it needs of `partition.public`: nothing, its samples, or their labels as well."""
         return "none"
 
-    def check(self, ctx: ServerContext) -> None:
-        """Raises RecipeError if the method cannot run with this model and data; before any round."""
+    def check(self, ctx: ServerContext) -> str | None:
+        """Raises RecipeError if the method cannot run with this model and data; before any round.
+
+        Returns: what the user should know of it, a note in the run's header; None or "": nothing.
+        """
+        return None
 
     @property
     def asynchronous(self) -> bool:

@@ -87,9 +87,9 @@ class Wrapping(Method[State, Any]):
         """What the method inside generates."""
         return self.inside.generates
 
-    def check(self, ctx: ServerContext) -> None:
+    def check(self, ctx: ServerContext) -> str | None:
         """Raise RecipeError if the method inside cannot run."""
-        self.inside.check(ctx)
+        return self.inside.check(ctx)
 
     @property
     def public(self) -> Literal["none", "samples", "labels"]:

@@ -58,7 +58,7 @@ class RunRecorder:
         self._log = _file_logger(folder / "log.txt")
         self._last_wall_s, self._after_round = 0.0, after_round
         if after_round is None:
-            for note in setting.dataset.notes:
+            for note in setting.notes:
                 self._log.info("note: %s", note)
         else:
             self._warn(f"resumed after round {after_round}")

@@ -67,6 +67,7 @@ class Setting:
         partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
         outcomes: of the trials of modules that another process made, as `Architectures` has them.
+        remarks: what `Method.check` wants the user to know.
     """
 
     recipe: Recipe
@@ -77,6 +78,7 @@ class Setting:
     partition: Partition
     devices: Devices | None = None
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     @cached_property
     def architectures(self) -> Architectures:
@@ -126,7 +128,7 @@ class Setting:
     @property
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
-        return [*self.dataset.notes, *filter(None, [self.groups.note, self._long_step])]
+        return [*self.dataset.notes, *filter(None, [*self.remarks, self.groups.note, self._long_step])]
 
     @property
     def _long_step(self) -> str:
@@ -241,7 +243,8 @@ class Setting:
         check_codecs(self.method, self.recipe.method.name, self.wires.values())
         data = self.device_data()
         with blaming(f"method.name: check of {self.recipe.method.name}"):
-            method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
+            note = method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
+        self.remarks[:] = [note] if isinstance(note, str) else []
         _ = self.groups  # refuses a number where the schedule has no groups
 
 

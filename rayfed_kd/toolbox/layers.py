@@ -251,6 +251,25 @@ def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:
     return lowest
 
 
+def all_own(options: MethodOptions, key: str, layers: Layers) -> str | None:
+    """A note for `Method.check` if clients keep all layers for themselves.
+
+    Args:
+        options, key: which of the method's options names the clients' layers.
+    Raises: RecipeError if it is the option's default that names all of them.
+    """
+    if len(getattr(options, key)) < len(layers):
+        return None
+    named = f"all layers of the model, {', '.join(layers.names)}"
+    if key in options.model_fields_set:
+        return f"method.{key} names {named}: nothing stays shared, as with the method standalone"
+    raise RecipeError(
+        f"its default names {named}, and nothing would stay shared; expected fewer of the last layers, as "
+        f"method.{key}=[{layers.names[-1]}]",
+        path=f"method.{key}",
+    )
+
+
 def mean_of_shared(
     layers: Layers,
     before: Tensor,

@@ -38,7 +38,7 @@ from rayfed_kd.protocol import (
     Reply,
     ServerContext,
 )
-from rayfed_kd.toolbox.layers import DroppingOptions, Layers, lowest_layer, mean_of_shared
+from rayfed_kd.toolbox.layers import DroppingOptions, Layers, all_own, lowest_layer, mean_of_shared
 
 
 class OwnModels:
@@ -100,10 +100,11 @@ class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": Averaged("weights", by="samples")}
 
-    def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError unless `personal` are the model's last layers, in their order."""
+    def check(self, ctx: ServerContext) -> str | None:
+        """Raise RecipeError unless `personal` are the model's last layers, in order; may note `all_own`."""
         layers = layers_of(ctx)
         layers.check_cut(self.shared(layers))
+        return all_own(self.options, "personal", layers)
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """All layers, [P]; those above the border only fill the vector."""
@@ -157,9 +158,11 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     down: ClassVar[Declaration] = {"base": "weights"}
     up: ClassVar[Declaration] = {"base": "weights"}
 
-    def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError unless `dropping` are the model's last layers, in their order."""
-        self.options.shared(1, layers_of(ctx))
+    def check(self, ctx: ServerContext) -> str | None:
+        """Raise RecipeError unless `dropping` are the model's last layers, in order; may note `all_own`."""
+        layers, options = layers_of(ctx), self.options
+        options.shared(1, layers)
+        return all_own(options, "dropping", layers) if options.at_once or options.z0 else None
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """All layers, [P], and no participations."""

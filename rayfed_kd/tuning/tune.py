@@ -78,7 +78,7 @@ def tune(
     with optional_package("tune: Ray Tune", "tune"):
         import rayfed_kd.tuning.ray_tune  # noqa: F401
     with prepared_search.folder.claimed(prepared_search.settings, resume=resume):
-        for note in prepared.setting.dataset.notes:
+        for note in prepared.setting.notes:
             tell(f"note: {note}")
         _search_on_ray(prepared_search, concurrent, address, tell, work, on_event)
     from rayfed_kd.tuning.search_result import result_of_search

@@ -55,6 +55,8 @@ def test_no_layers_shared_is_stand_alone_bit_for_bit(client_states, small):
         for method in ({"name": "standalone"}, {"name": "lg_fedavg", "shared_layers": 0})
     )
     assert all(torch.equal(a, b) for a, b in zip(alone, shared, strict=True))
+    none = prepare({**small, "method": {"name": "lg_fedavg", "shared_layers": 0}}).setting
+    assert none.notes == ["method.shared_layers = 0 of 5 layers: as with the method standalone"]
 
 
 def test_first_layers_stay_at_the_client_and_the_last_come_from_the_server(bench):

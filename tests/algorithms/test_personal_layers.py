@@ -142,6 +142,8 @@ def test_nothing_personal_is_fedavg_bit_for_bit(method):
 def test_everything_personal_is_standalone_bit_for_bit(method):
     ours, alone = simulated(method), simulated({"name": "standalone"})
     assert_same_models(ours, alone)
+    (note,) = rayfed_kd.prepare({**SMALL, "method": method}).setting.notes
+    assert note.endswith("F3: nothing stays shared, as with the method standalone")
     assert [r.tables["clients"] for r in ours.recorder] == [r.tables["clients"] for r in alone.recorder]
 
 
@@ -333,7 +335,7 @@ def test_centralized_keeps_its_moments_between_rounds():
         ({"name": "fedper", "personal": ["F4"]}, "method.personal: the model has no layer F4; it has C1, C2"),
         ({"name": "fedrep", "personal": ["head"]}, "method.personal: the model has no layer head"),
         ({"name": "fedper_plus", "dropping": ["F4"]}, "method.dropping: the model has no layer F4"),
-        ({"name": "fedrep", "head_epochs": 3}, "method.head_epochs: 3 is more than local.epochs = 2"),
+        ({"name": "fedrep", "head_epochs": 3}, "3 is more than local.epochs = 2; lower it, or raise local."),
         ({"name": "centralized"}, "partition.clients = 4: centralized trains on one, 1"),
     ],
     ids=str,
@@ -342,6 +344,16 @@ def test_bad_options_are_answered_before_the_first_round(method, message):
     with pytest.raises(RecipeError) as caught:
         rayfed_kd.prepare({**SMALL, "method": method})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("fedper", "personal"), ("fedrep_plus", "dropping")], ids=["plain", "plus"]
+)
+def test_a_default_that_leaves_nothing_shared_is_refused(name, key):
+    dense = {**SMALL, "model": {"name": "dense"}, "method": {"name": name}, "local": {"epochs": 3}}
+    with pytest.raises(RecipeError, match=rf"its default names .*F1, F2, F3, .* method.{key}=\[F3\]"):
+        rayfed_kd.prepare(dense)
+    assert rayfed_kd.prepare(dense, [f"method.{key}=[F3]"]).setting.notes == []
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedper_plus", "fedrep", "fedrep_plus", "fedd2s"])
