@@ -139,7 +139,7 @@ def _show_estimates(studies: Sequence[Study]) -> None:
     seconds = 0.0
     for study in studies:
         for label, one, runs in estimate_rows(study, lambda line: click.echo(line, err=True)):
-            click.echo(f"{label}, {counted(runs, 'run')}: {one}")
+            click.echo(f"{label}, {counted(runs, 'run')}{', each' if runs > 1 else ':'} {one}")
             seconds += runs * one.run_s
     click.echo(f"all: {clock_text(seconds)} (h:mm:ss) on one core or GPU, one run after another")
 
@@ -205,21 +205,18 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
 
     from rayfed_kd.cli.listing import page_width
     from rayfed_kd.results.study_console import StudyConsole
-    from rayfed_kd.tuning.search_result import write_search_result
-    from rayfed_kd.tuning.tune import tune as search_coefficients
+    from rayfed_kd.tuning.tune import tune as search
 
     with (
         interruptions.resumed_by("the same tune command with --resume"),
         StudyConsole("trials") as console,
         interruptions.calling(console.stopping),
     ):
-        result = search_coefficients(
-            recipe, overrides=overrides, tell=console.message, work=console.work, **options
-        )
+        result = search(recipe, overrides=overrides, tell=console.message, work=console.work, **options)
     page_width(Console()).print(result.screen_table())
     for line in result.failures():
         click.echo(line, err=True)
-    for path in write_search_result(result):
+    for path in result.files:
         click.echo(path)
     _offer_report(result.folder)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
-from rayfed_kd.results.screen_table import screen_table
+from rayfed_kd.results.screen_table import screen_table, table_text
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder, Status
 from rayfed_kd.tuning.space import Coefficients, Space, coefficient_overrides, coefficient_text, parse_space
 
@@ -42,6 +42,7 @@ class SearchResult:
         metric: what was searched for.
         recipe: what every trial started from.
         summary: search and scheduler, as `random search, asha`.
+        files: what `tune` has written, but for TensorBoard's files; empty if the search was only read.
     """
 
     folder: Path
@@ -50,6 +51,10 @@ class SearchResult:
     metric: SearchMetric
     recipe: Recipe
     summary: str
+    files: Sequence[Path] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([table_text(self.screen_table()), *self.failures(), f"folder: {self.folder}"])
 
     @property
     def best(self) -> TrialResult | None:
@@ -146,7 +151,7 @@ class SearchResult:
 
 
 def result_of_search(search: Search) -> SearchResult:
-    """Read what a search found, when its trials are over.
+    """Read what a search found, when its trials are over, and write it as `write_search_result`.
 
     Args:
         search: the search.
@@ -159,7 +164,7 @@ def result_of_search(search: Search) -> SearchResult:
     result = SearchResult(search.folder.path, rows, search.space, search.metric, search.recipe, summary)
     if result.best is None:
         raise RunError("\n".join(["no trial ended with a value:", *result.failures()]))
-    return result
+    return replace(result, files=write_search_result(result))
 
 
 def read_search_result(path: Path) -> SearchResult:
@@ -198,10 +203,10 @@ def _trial_results(folder: SearchFolder, metric: SearchMetric) -> list[TrialResu
 def write_search_result(result: SearchResult) -> list[Path]:
     """Write trials.parquet, best.yaml, a picture and TensorBoard's files into the search's folder.
 
-    What an earlier call wrote is replaced. Without a trial that has a value there is only trials.parquet.
+    What an earlier call wrote is replaced.
 
     Args:
-        result: what the search found.
+        result: what the search found; a trial has a value.
 
     Returns: the paths of all files but TensorBoard's.
     """
@@ -210,17 +215,13 @@ def write_search_result(result: SearchResult) -> list[Path]:
     table, best = folder / "trials.parquet", folder / "best.yaml"
     with written_aside(table) as aside:
         pq.write_table(result.table(), aside)
-    paths, recipe = [table], result.best_recipe()
-    if recipe is None:
-        best.unlink(missing_ok=True)
-    else:
-        atomic_write(best, recipe)
-        panels = [(axis, result.points(axis.key)) for axis in result.axes()]
-        figure = coefficients_figure(panels, str(result.metric))
-        save_figure(figure, folder / PICTURE)
-        paths += [best, folder / PICTURE]
+    recipe = result.best_recipe()
+    assert recipe is not None  # a search without a value has ended with an error
+    atomic_write(best, recipe)
+    panels = [(axis, result.points(axis.key)) for axis in result.axes()]
+    save_figure(coefficients_figure(panels, str(result.metric)), folder / PICTURE)
     _write_tensorboard(result, folder / "tensorboard")
-    return paths
+    return [table, best, folder / PICTURE]
 
 
 def _write_tensorboard(result: SearchResult, folder: Path) -> None:

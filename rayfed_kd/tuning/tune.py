@@ -57,6 +57,8 @@ def tune(
         tell: called with a line when a trial starts and ends.
         work: is kept up with how far each trial is.
 
+    Returns: what the search found; the tables, pictures and recipe that the command leaves are written.
+
     Raises:
         RecipeError, DataError: the search cannot be run; raised before the first trial.
         RunError: no trial has a value.
@@ -81,9 +83,9 @@ def tune(
         for note in prepared.setting.notes:
             tell(f"note: {note}")
         _search_on_ray(prepared_search, concurrent, address, tell, work, on_event)
-    from rayfed_kd.tuning.search_result import result_of_search
+        from rayfed_kd.tuning.search_result import result_of_search
 
-    return result_of_search(prepared_search)
+        return result_of_search(prepared_search)
 
 
 def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:

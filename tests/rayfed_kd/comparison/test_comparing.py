@@ -421,6 +421,6 @@ def test_estimate_of_a_study_has_each_row_with_its_seeds_and_leaves_nothing(tabl
     shown = CliRunner().invoke(commands, ["compare", str(tables), "--estimate", "--table", "lr .1"])
     assert shown.exit_code == 0, shown.output
     first, second, total = shown.stdout.splitlines()
-    assert first.startswith("A, 3 runs: about 0:0") and second.startswith("B, 3 runs: about 0:0")
+    assert first.startswith("A, 3 runs, each about 0:0") and second.startswith("B, 3 runs, each about")
     assert re.fullmatch(r"all: \d:\d\d:\d\d \(h:mm:ss\) on one core or GPU, one run after another", total)
     assert not (tmp_path / "runs").exists()

@@ -351,9 +351,12 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
 
 
 @pytest.mark.pictures
-def test_pictures_and_hparams_are_written(found):
-    paths = {path.name for path in write_search_result(found)}
-    assert paths == {"trials.parquet", "best.yaml", "coefficients.png"}
+def test_tune_writes_pictures_and_hparams(found, tmp_path, monkeypatch):
+    monkeypatch.setattr("rayfed_kd.tuning.tune._search_on_ray", lambda *_: None)
+    monkeypatch.setattr("rayfed_kd.tuning.search_result._trial_results", lambda folder, metric: found.rows)
+    result = rayfed_kd.tune(RECIPE, space_file(tmp_path), folder=found.folder, samples=5)
+    assert {path.name for path in result.files} == {"trials.parquet", "best.yaml", "coefficients.png"}
+    assert str(result).endswith(f"\ntrial 4 failed: no such thing\nfolder: {found.folder}")
     assert (found.folder / "figures/coefficients.png").stat().st_size > 5000
     runs = sorted(path.name for path in (found.folder / "tensorboard").iterdir())
     assert runs == ["00000", "00001", "00002", "00003"]  # trial 4 has no value
