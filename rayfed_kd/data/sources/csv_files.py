@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -207,14 +209,14 @@ def _ungrouped(column: pa.ChunkedArray, form: CsvForm, missing: Sequence[str]) -
 
 def stray_text(
     column: pa.ChunkedArray, form: CsvForm, *, numbers: bool = False
-) -> tuple[int, str, str] | None:
-    """The first text of a column that otherwise holds numbers.
+) -> tuple[int, str, str, str] | None:
+    """The first text of a column that otherwise holds numbers, or times as 2021-04-30.
 
     Otherwise: half of the rows or more are numbers in some spelling, or all other rows have one same text.
 
     Args:
         numbers: the column holds numbers in another file, so that every text is one too many.
-    Returns: row from 0, text, and which key reads such texts; None where texts are texts.
+    Returns: row from 0, text, "number" or "time", and which key reads such texts; None: texts are texts.
     """
     encoded = pa.concat_arrays([pa.array([], column.type), *column.chunks]).dictionary_encode()
     texts, places = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
@@ -223,20 +225,30 @@ def stray_text(
     spelt = plain | other | _matches(texts, GROUPED)
     filled = np.array([bool(text.strip()) for text in texts], bool)
     counts = np.bincount(places[places >= 0], minlength=len(texts))
+    times, kind = np.array([is_time(text) for text in texts], bool), "number"
+    if 2 * counts[times].sum() > counts[filled].sum():
+        plain, spelt, kind = times, times, "time"
     marker = (filled & ~spelt).sum() == 1 and spelt.sum() > 2
     most = numbers or marker or 2 * counts[spelt].sum() >= counts[filled].sum()
     if not most or not (filled & ~plain).any():
         return None
     row = int(np.flatnonzero(np.append(filled & ~plain, False)[places])[0])
     text, keys = texts[places[row]], list[str]()
-    if other[places[row]]:
+    if other[places[row]] and kind == "number":
         keys.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')}")
     if found := re.fullmatch(GROUPED, text):
         keys.append(f"data.thousands={shown(found[1])}")
         if found[3] and found[3][0] != form.decimal:
             keys = [" ".join([f"data.decimal={shown(found[3][0])}", keys[-1]])]
     cure = " or ".join(keys) or f"data.null_values=[{shown(text)}]"
-    return row, text, f"{cure} reads it as a {'number' if keys else 'missing number'}"
+    return row, text, kind, f"{cure} reads it as a {'' if keys else 'missing '}{kind}"
+
+
+def is_time(text: str) -> bool:
+    """Whether a text is a date that there is, as 2021-04-30, with or without a time of day."""
+    with suppress(ValueError):
+        return text.strip()[4:5] == "-" and bool(datetime.fromisoformat(text.strip()))
+    return False
 
 
 def _matches(texts: Sequence[str], pattern: str) -> Array:

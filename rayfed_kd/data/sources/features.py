@@ -22,7 +22,7 @@ from rayfed_kd.data.sources.columns import (
     numbers_of,
     standardised,
 )
-from rayfed_kd.data.sources.csv_files import CsvForm, stray_text
+from rayfed_kd.data.sources.csv_files import CsvForm, is_time, stray_text
 from rayfed_kd.data.sources.tables import LabelledTables, is_parquet, present
 from rayfed_kd.errors import DataError, RecipeError, in_words, shortened, shown
 from rayfed_kd.recipe.sample_shapes import RowShape
@@ -126,18 +126,18 @@ def _check_finite(file: Path, where: str, numbers: Numbers, *, gaps: bool) -> No
 def refuse_stray_text(
     file: Path, table: pa.Table, name: str, form: CsvForm, more: str = "", *, numbers: bool = False
 ) -> None:
-    """Raises: DataError for a text in a column that otherwise holds numbers.
+    """Raises: DataError for a text in a column that otherwise holds numbers or times.
 
     Args:
         more: another way out, for the message.
         numbers: as `stray_text` takes it.
     """
     if stray := stray_text(table.column(name), form, numbers=numbers):
-        row, text, cure = stray
-        cure = "expected a file that has them as numbers" if is_parquet(file) else cure
+        row, text, kind, cure = stray
+        cure = f"expected a file that has them as {kind}s" if is_parquet(file) else cure
         raise DataError(
             f"{file}, row {row + 1}: {shown(text)} in the column {shown(name)}, which otherwise holds "
-            f"numbers; {cure}{more}"
+            f"{kind}s; {cure}{more}"
         )
 
 
@@ -195,10 +195,9 @@ class Rows:
                 f"data.leave_out=[{name}] leaves it out",
                 [name],
             )
-        if known and all(DATE.fullmatch(str(value)) for value in known):
-            self._note(
-                f"dates as {next(iter(known))}, read as categories; 2021-04-30 is read as a time", [name]
-            )
+        other = next((value for value in known if not is_time(str(value))), None)
+        if other and all(DATE.fullmatch(str(value)) for value in known):
+            self._note(f"dates as {other}, read as categories; 2021-04-30 is read as a time", [name])
         if test is not None and (unseen := int((test == UNSEEN).sum())):
             self._note(f"a category that training lacks in {unseen:,} of {len(test):,} test rows", [name])
         return (train, test), len(known) + 1

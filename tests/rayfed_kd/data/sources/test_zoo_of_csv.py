@@ -37,11 +37,7 @@ FILES = {
         THREE,
         {"separator": ";", "decimal": ","},
     ),
-    "thousands": (
-        table(("1,001.5", "a"), ("1,002.5", "b"), ("1,003.5", "a")),
-        THREE,
-        {"thousands": ","},
-    ),
+    "thousands": (table(("1,001.5", "a"), ("1,002.5", "b"), ("1,003.5", "a")), THREE, {"thousands": ","}),
     "thousands of Europe": (
         table(("1.001,5", "a"), ("1.002,5", "b"), ("1.003,5", "a")),
         THREE,
@@ -55,11 +51,7 @@ FILES = {
     "NA": (table((1, "a"), ("NA", "b"), (3, "a")), [[-1], [0], [1]], {"missing": "mean"}),
     "nothing": (table((1, "a"), ("", "b"), (3, "a")), [[-1], [0], [1]], {"missing": "mean"}),
     "days": (table(("2024-02-28", "a"), ("2024-02-29", "b"), ("2024-03-01", "a")), THREE, {}),
-    "times with a zone": (
-        table(*[(f"2024-02-29T23:59:5{s}Z", "ab"[int(s) % 2]) for s in "123"]),
-        THREE,
-        {},
-    ),
+    "times with a zone": (table(*[(f"2024-02-29T23:59:5{s}Z", "ab"[int(s) % 2]) for s in "123"]), THREE, {}),
     "true and false": (table(("true", "a"), ("false", "b"), ("true", "a")), [[0, 1], [1, 0], [0, 1]], {}),
     "words": (table(("no", "a"), ("", "b"), ("yes", "a")), np.eye(3)[[1, 0, 2]], {}),
     "codes with letters": (table(("V1", "a"), ("V2", "b"), ("31", "a")), np.eye(3)[[1, 2, 0]], {}),
@@ -113,6 +105,16 @@ FILES = {
     "a point between thousands": (
         table((1, "a"), ("1.234,5", "b")),
         f"row 2: '1.234,5' {LIKE_NUMBERS}; data.decimal=',' data.thousands='.' reads",
+        {},
+    ),
+    "a day in another form": (
+        table(("2024-01-02", "a"), ("31.02.2024", "b"), ("2024-02-01", "a")),
+        r"row 2: '31.02.2024' .*holds times; .*=\['31.02.2024'\] reads it as a missing time, data.cat",
+        {},
+    ),
+    "a day that no year has": (
+        table(("2024-01-02T10:00", "a"), ("2024-02-01", "b"), ("2024-02-30", "a")),
+        "row 3: '2024-02-30' in the column 'x', which otherwise holds times",
         {},
     ),
     "a number without a value": (table((1, "a"), ("NA", "b")), "row 2: no value in the column 'x'", {}),
