@@ -68,7 +68,7 @@ def choose_metric(
         )
     name = name or evaluated[model][0]
     if name not in evaluated[model]:
-        valid = ", ".join(f"{metric}/{model}" for metric in evaluated[model])
+        valid = ", ".join(metric if path else f"{metric}/{model}" for metric in evaluated[model])
         if is_score(name) or name == "fm":
             valid += ". Large values are looked for: metrics whose smaller ones are better are left out"
         raise RecipeError(f"metric {text!r}: {model} has {valid}.", path, nearest(name, evaluated[model]))

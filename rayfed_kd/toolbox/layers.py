@@ -263,11 +263,8 @@ def all_own(options: MethodOptions, key: str, layers: Layers) -> str | None:
     named = f"all layers of the model, {', '.join(layers.names)}"
     if key in options.model_fields_set:
         return f"method.{key} names {named}: nothing stays shared, as with the method standalone"
-    raise RecipeError(
-        f"its default names {named}, and nothing would stay shared; expected fewer of the last layers, as "
-        f"method.{key}=[{layers.names[-1]}]",
-        path=f"method.{key}",
-    )
+    cure = f"expected fewer of the last layers, as method.{key}=[{layers.names[-1]}]"
+    raise RecipeError(f"its default names {named}, and nothing would stay shared; {cure}", f"method.{key}")
 
 
 def mean_of_shared(

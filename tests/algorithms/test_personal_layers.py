@@ -346,9 +346,7 @@ def test_bad_options_are_answered_before_the_first_round(method, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [("fedper", "personal"), ("fedrep_plus", "dropping")], ids=["plain", "plus"]
-)
+@pytest.mark.parametrize(("name", "key"), [("fedper", "personal"), ("fedrep_plus", "dropping")])
 def test_a_default_that_leaves_nothing_shared_is_refused(name, key):
     dense = {**SMALL, "model": {"name": "dense"}, "method": {"name": name}, "local": {"epochs": 3}}
     with pytest.raises(RecipeError, match=rf"its default names .*F1, F2, F3, .* method.{key}=\[F3\]"):

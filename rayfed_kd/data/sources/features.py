@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rayfed_kd.data.dataset import Array, RawDataset, check_size
 from rayfed_kd.data.sources.columns import (
@@ -23,12 +22,10 @@ from rayfed_kd.data.sources.columns import (
     standardised,
 )
 from rayfed_kd.data.sources.csv_files import CsvForm, is_time, stray_text
-from rayfed_kd.data.sources.tables import LabelledTables, is_parquet, present
+from rayfed_kd.data.sources.tables import ROW_NUMBERS, LabelledTables, counts_rows, is_parquet, present
 from rayfed_kd.errors import DataError, RecipeError, in_words, shortened, shown
 from rayfed_kd.recipe.sample_shapes import RowShape
 
-# pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
-ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 FILLED = "data.missing=mean takes the training rows' mean there"
 DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}")  # in any order; Arrow reads 2021-04-30 by itself
 UNSEEN = 0  # the code of a category that no training row has
@@ -51,14 +48,14 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
     for one in table.schema:
         if one.name in apart:
             continue
-        what = meaning(one)
+        what, called = meaning(one), shown(one.name) if one.name else "one without a name"
         if one.name not in listed:
             if what == NOTHING:
-                left_out.append(f"{shown(one.name)}, which has no values")
+                left_out.append(f"{called}, which has no values")
                 continue
             if ROW_NUMBERS.fullmatch(one.name):
-                if _counts_rows(table.column(one.name)):
-                    left_out.append(f"{shown(one.name)}, which numbers the rows, as pandas' index does")
+                if counts_rows(table.column(one.name)):
+                    left_out.append(f"{called}, which numbers the rows, as pandas' index does")
                     continue
                 read.notes.append(
                     f"{shown(one.name)} is a feature; data.leave_out=[{one.name!r}] leaves it out"
@@ -67,11 +64,6 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
     if left_out:
         read.notes.append(f"columns that are left out: {'; '.join(left_out)}")
     return kinds
-
-
-def _counts_rows(column: pa.ChunkedArray, least: int = 0) -> bool:
-    whole = pa.types.is_integer(column.type) and not column.null_count and len(column) > least
-    return bool(whole and pc.count_distinct(column).as_py() == len(column))
 
 
 def number_column(
@@ -160,7 +152,7 @@ class Rows:
             train, test = number_column(self._read, name, self._form, gaps=self._gaps)
             parts, same = standardised(train, test)
             constant += [name] * bool(same.all())
-            ids += [name] * _counts_rows(self._read.tables[0].column(name), MANY_CATEGORIES)
+            ids += [name] * counts_rows(self._read.tables[0].column(name), MANY_CATEGORIES)
             huge += [name] * bool(train.values.dtype.kind == "f" and np.abs(train.values).max() > 2**53)
             for part in parts:
                 if part is not None and not np.isfinite(part).all():

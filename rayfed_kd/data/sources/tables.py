@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of a column that a partition may go by: beyond it a column tells samples apart rather than groups them.
 MOST_VALUES = 10_000
+# pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
+ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 PADDED = r"^\s*-?0\d"  # a code, as 01: another one than 1
 
 
@@ -182,7 +185,7 @@ def present(file: Path, table: pa.Table, name: str, option: str) -> None:
     if name not in table.column_names:
         near = nearest(name, table.column_names)
         hint = f" Did you mean {near}?" if near else ""
-        columns = shortened(", ".join(table.column_names), 300)
+        columns = shortened(", ".join(name or "''" for name in table.column_names), 300)
         if any(map(PLAIN_NUMBER.fullmatch, table.column_names)):
             hint = " The first line of a CSV file has the names of its columns."
         raise DataError(
@@ -223,15 +226,22 @@ def client_codes(file: Path, table: pa.Table, name: str) -> Array:
     return codes_in(column, numbers_by_category(column), -1)
 
 
+def counts_rows(column: pa.ChunkedArray, least: int = 0) -> bool:
+    """Whether a column of more than `least` rows has another whole number in every one."""
+    whole = pa.types.is_integer(column.type) and not column.null_count and len(column) > least
+    return bool(whole and pc.count_distinct(column).as_py() == len(column))
+
+
 def group_codes(table: pa.Table, name: str) -> Array | None:
     """A column that a partition may go by, [n] int64, a number for each value; None if it is none.
 
     Texts, categories, whole numbers and booleans without gaps, of no more than MOST_VALUES values, are such
-    columns.
+    columns; those that number the rows, as pandas' index does, are none.
     """
     column = table.column(name)
+    index = ROW_NUMBERS.fullmatch(name) and counts_rows(column)
     grouping = meaning(table.schema.field(name)) in CATEGORIES or pa.types.is_integer(column.type)
-    if not grouping or column.null_count or pc.count_distinct(column).as_py() > MOST_VALUES:
+    if index or not grouping or column.null_count or pc.count_distinct(column).as_py() > MOST_VALUES:
         return None
     # Codes in the order of the values, not of the rows: the same after rows have changed places.
     return codes_in(column, numbers_by_category(column), -1)

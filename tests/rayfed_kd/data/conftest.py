@@ -26,6 +26,7 @@ def read_or_refused(tmp_path, own_cache):
             return
         data = load_dataset(source, folder, options=options)
         found = {"names": data.class_names, "labels": data.train.labels, "images": data.train.images}
+        found["columns"] = list(data.columns)
         if data.test is not None:
             found |= {"test_labels": data.test.labels, "test_images": data.test.images}
         notes = written.pop("notes", [])
@@ -34,7 +35,7 @@ def read_or_refused(tmp_path, own_cache):
             assert re.search(pattern, note), note
         assert "test_labels" in written or data.test is None
         for name, values in written.items():
-            np.testing.assert_array_equal(found[name], values) if name in ("names", "labels") else (
+            np.testing.assert_array_equal(found[name], values) if "images" not in name else (
                 np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-6)
             )
 

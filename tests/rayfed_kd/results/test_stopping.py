@@ -113,7 +113,7 @@ def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, t
         ("{at: 0.9}", "at and patience need a metric"),
         ("{metric: amp, bytes: 9}", "a metric needs `at` or `patience`"),
         ("{sim_seconds: 9}", "clock.name = none has no simulated seconds"),
-        ("{metric: fm, at: 0.1}", "stop: metric 'fm': global has amp/global, .* Large values are"),
+        ("{metric: fm, at: 0.1}", "stop: metric 'fm': global has amp, .* Large values are"),
         ("{metric: amp, model: aca, at: 0.9}", "evaluates global. Did you mean global"),
         ("{metric: amp, at: 90}", "stop.at: 90: amp is a fraction of 1"),
         ("{metric: amp, at: 0}", "stop.at: 0: amp is a fraction of 1"),

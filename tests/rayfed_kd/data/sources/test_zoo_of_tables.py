@@ -214,8 +214,9 @@ def test_libraries_csv_is_read_with_the_keys_that_say_how_it_is_written(tmp_path
     frame.to_csv(tmp_path / "train.csv", sep=";", decimal=",", encoding="utf-16", index=False)
     read_or_refused("tabular", {"images": features}, separator=";", decimal=",", encoding="utf-16")
     frame.to_csv(tmp_path / "train.csv", index=True)
-    index = ["left out: '', which numbers the rows"]
-    read_or_refused("tabular", {"images": features, "notes": index})
+    index = ["left out: one without a name, which numbers the rows"]
+    read_or_refused("tabular", {"images": features, "notes": index, "columns": ["y"]})
+    read_or_refused("tabular", "there are '', x, y, label. Did you", label_column="lable")
     frame.to_csv(tmp_path / "index.csv.gz")
     read_or_refused("tabular", {"images": features, "notes": index}, train="index.csv.gz")
     pytest.importorskip("polars").from_pandas(frame).write_csv(tmp_path / "train.csv")
