@@ -270,11 +270,8 @@ def test_notes_of_the_data_are_told_once_for_all_rows(study, tmp_path):
     data = f"data={{name: npz, folder: {tmp_path}, file: a.npz}}"
     runs = [run.model_copy(update={"overrides": [*run.overrides, data]}) for run in study.runs]
     told = []
-    alone = {
-        "label": "Alone",
-        "overrides": [*runs[0].overrides, "method={name: lg_fedavg, shared_layers: 0}"],
-    }
-    runs.append(runs[0].model_copy(update=alone))
+    alone = [*runs[0].overrides, "method={name: lg_fedavg, shared_layers: 0}"]
+    runs.append(runs[0].model_copy(update={"label": "Alone", "overrides": alone}))
     compare(study.model_copy(update={"seeds": [1], "runs": runs}), run=run_locally(told))
     assert [line for line in told if "labels are" in line or "shared_layers" in line] == [
         "note: the labels are 1, 2 and 3; models number them 0 to 2, in this order",
