@@ -219,21 +219,26 @@ class _DriverSide:
 
 
 class Listener(_DriverSide):
-    """Passes on trials' events; StopIteration stops the trial.
+    """Passes on trials' events, each once; StopIteration stops the trial.
+
+    When a trial's function returns, Ray Tune calls this again with the trial's last result, which is empty
+    if the trial never reported. A run that its recipe's `stop` has ended reports its last round twice.
 
     Args:
         on_event: called with each event that is new.
     """
 
     def __init__(self, on_event: OnEvent) -> None:
-        self.on_event = on_event
+        self.on_event, self._told = on_event, dict[str, int]()  # trial -> the last round that was told
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        try:
-            if result[EVENT] is not None:
-                self.on_event(result[EVENT])
-        except StopIteration:
-            return True
+        event = result.get(EVENT)
+        if event is not None and self._told.get(trial_id) != event["round"]:
+            self._told[trial_id] = event["round"]
+            try:
+                self.on_event(event)
+            except StopIteration:
+                return True
         return False
 
 

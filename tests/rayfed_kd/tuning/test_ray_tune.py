@@ -24,9 +24,8 @@ from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import read_table
-from rayfed_kd.tuning.ray_tune import trial_placement
+from rayfed_kd.tuning.ray_tune import Listener, trial_placement
 from rayfed_kd.tuning.search_folder import SearchFolder
-from rayfed_kd.tuning.search_result import write_search_result
 
 RECIPE = {
     **THREE_CLIENTS,
@@ -68,11 +67,14 @@ def same(found, expected):
 def failing(tmp_path_factory, session_ray):
     """Grid search over three learning rates, of which 1e30 makes NaN in the first round."""
     session_ray.start()
-    folder, told = tmp_path_factory.mktemp("failing"), []
+    folder, told, events = tmp_path_factory.mktemp("failing"), [], []
     keys = {LR: {"choice": [0.05, 1e30, 0.5]}}
-    found = search(folder, keys, told=told, search="grid", scheduler="fifo", concurrent=2)
-    write_search_result(found)
-    return folder, found, told
+    options = {"told": told, "on_event": lambda event: events.append((event["run"], event["round"]))}
+    return (
+        folder,
+        search(folder, keys, search="grid", scheduler="fifo", concurrent=2, **options),
+        told + events,
+    )
 
 
 @pytest.mark.slow
@@ -91,6 +93,7 @@ def test_every_evaluated_round_of_a_trial_counts(failing):
     _, found, told = failing
     for row in (found.rows[0], found.rows[2]):
         assert [index for index, _ in row.values] == list(range(1, 10))
+        assert [said[1] for said in told if said[0] == f"trial {row.trial}"] == list(range(1, 10))
         assert f"trial {row.trial}: finished after round 9, {100 * row.last:.2f} %" in told
         assert row.rounds == 9
         assert row.seconds > 0
@@ -123,6 +126,12 @@ def test_resumed_search_reports_again_and_tries_only_failed_trials(failing):
     same(again, found)
     assert [said.split("  ")[0] for said in told if "goes on" in said] == ["trial 1: goes on"]
     assert any(said.startswith("trial 1: failed") for said in told)
+
+
+def test_listener_hears_a_round_once_though_ray_tune_gives_the_last_result_again():
+    heard, last = [], {"event": {"round": 2}}
+    assert not any(map(Listener(heard.append), "aab", [last, {**last, "done": True}, {"done": True}]))
+    assert heard == [{"round": 2}]
 
 
 def test_trials_placement_group_holds_server_and_hosts():

@@ -360,14 +360,12 @@ def test_tune_writes_pictures_and_hparams(found, tmp_path, monkeypatch):
     assert (found.folder / "figures/coefficients.png").stat().st_size > 5000
     runs = sorted(path.name for path in (found.folder / "tensorboard").iterdir())
     assert runs == ["00000", "00001", "00002", "00003"]  # trial 4 has no value
-    events = EventAccumulator(str(found.folder / "tensorboard" / "00001"))
-    events.Reload()
+    events = EventAccumulator(str(found.folder / "tensorboard" / "00001")).Reload()
     assert [event.value for event in events.Scalars("amp/oca")] == pytest.approx([0.6, 0.5])
     assert "_hparams_/session_start_info" in events.summary_metadata
     assert events.Scalars("best/amp/oca")[0].value == pytest.approx(0.6)
     write_search_result(found)  # again, as after --resume: nothing doubles
-    events = EventAccumulator(str(found.folder / "tensorboard" / "00001"))
-    events.Reload()
+    events = EventAccumulator(str(found.folder / "tensorboard" / "00001")).Reload()
     assert len(events.Scalars("amp/oca")) == 2
 
 

@@ -20,8 +20,7 @@ METRICS = [
 
 
 def points(folder, kind, tag):
-    found = EventAccumulator(str(folder / "tensorboard"))
-    found.Reload()
+    found = EventAccumulator(str(folder / "tensorboard")).Reload()
     return getattr(found, kind)(tag)
 
 
