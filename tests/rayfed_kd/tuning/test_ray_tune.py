@@ -69,12 +69,8 @@ def failing(tmp_path_factory, session_ray):
     session_ray.start()
     folder, told, events = tmp_path_factory.mktemp("failing"), [], []
     keys = {LR: {"choice": [0.05, 1e30, 0.5]}}
-    options = {"told": told, "on_event": lambda event: events.append((event["run"], event["round"]))}
-    return (
-        folder,
-        search(folder, keys, search="grid", scheduler="fifo", concurrent=2, **options),
-        told + events,
-    )
+    also = {"told": told, "on_event": lambda event: events.append((event["run"], event["round"]))}
+    return folder, search(folder, keys, search="grid", scheduler="fifo", concurrent=2, **also), told + events
 
 
 @pytest.mark.slow
