@@ -244,8 +244,7 @@ def _before_round(last: int, first: Snapshot) -> Snapshot:
 class _Kept(list[RoundRecord]):
     """The records of the rounds, in memory."""
 
-    def record(self, record: RoundRecord) -> None:
-        self.append(record)
+    record = list.append
 
 
 def _fewer_tested(prepared: Prepared, share: float) -> Prepared:

@@ -38,7 +38,7 @@ class FlatModule:
         places: the same of each tensor, by name.
         trainable: [num_parameters], the parameters as one tensor, for an optimiser; with gaps like `storage`.
         gradients: where backward leaves their gradients, as `trainable` has them.
-        num_parameters, num_buffers: lengths of the vector's two stretches.
+        num_parameters, num_buffers, num_elements: lengths of the vector's two stretches, and of the vector.
         trained, buffers: the parameters and the buffers in it, in the vector's order.
         leaves: the parameters themselves.
         submodules: the module and all within it.
@@ -53,12 +53,11 @@ class FlatModule:
         self.trained, self.buffers = held.trained, held.moving
         self.leaves = [cast(nn.Parameter, one.now) for one in held.trained]
         self.num_parameters = sum(one.shape.numel() for one in held.trained)
-        self.num_buffers = sum(one.shape.numel() for one in held.moving)
         # Where in the vector each of them lies, by name.
         self._dense, start = dict[str, slice](), 0
         for one in (*held.trained, *held.moving):
-            self._dense[one.name] = slice(start, start + one.shape.numel())
-            start += one.shape.numel()
+            self._dense[one.name] = slice(start, start := start + one.shape.numel())
+        self.num_elements, self.num_buffers = start, start - self.num_parameters
         self.places, self.spacing, reserved, trained = self._dense, None, start, self.num_parameters
         if torch.device(device).type != "cpu":
             self.spacing = Spacing(tuple(place.stop - place.start for place in self._dense.values()))
@@ -200,11 +199,6 @@ class FlatModule:
     def described(self) -> str:
         """The module's classes and sizes, the same for equal architectures."""
         return f"{type(self.module).__module__}.{type(self.module).__qualname__} {self.module!r}"
-
-    @property
-    def num_elements(self) -> int:
-        """Length of the vector, buffers included."""
-        return self.num_parameters + self.num_buffers
 
     def load(self, vector: Tensor) -> None:
         """Copies `vector`, [num_elements] float32, into the module.

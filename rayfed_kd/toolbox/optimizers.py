@@ -204,9 +204,7 @@ class Optimizer:
             part, self._spacing = module.spacing.within(part, module.num_parameters)
             state = {name: self._spacing.spread(v) if v.dim() else v for name, v in (state or {}).items()}
         self.rule, self.part, self.module, self.steps = StepRule(recipe, betas, clip), part, module, 0
-        self._parameters, self._gradients = module.trainable, module.gradients
-        if part != slice(None):
-            self._parameters, self._gradients = module.trainable[part], module.gradients[part]
+        self._parameters, self._gradients = module.trainable[part], module.gradients[part]
         self._state = {name: value.clone() for name, value in (state or {}).items()}
 
     def minimise(self, loss: Tensor, *, factor: float = 1.0, clip: float | None = None) -> None:

@@ -14,7 +14,7 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import shortened
 from rayfed_kd.files import make_folder, remove_unfinished, writing
 from rayfed_kd.results.charts.figure import save_figure
-from rayfed_kd.results.charts.partition import MOST_CLIENTS, bubble_figure, heat_map_figure
+from rayfed_kd.results.charts.partition import MOST_CLIENTS, bubble_figure
 from rayfed_kd.results.screen_table import preformatted, screen_table, table_text
 
 LONGEST_NAME = 30  # of a class in the console's table
@@ -50,7 +50,7 @@ class DrawnPartition:
         return f"{origin.get('scheme', 'partition')}{' (' + options + ')' if options else ''}"
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write both pictures and partition.parquet, which `partition.file` of a recipe reads.
+        """Write the picture and partition.parquet, which `partition.file` of a recipe reads.
 
         Args:
             folder: made if it is not there.
@@ -61,14 +61,12 @@ class DrawnPartition:
             RecipeError: the folder cannot be written.
         """
         folder = Path(folder)
-        paths = [folder / f"partition{end}" for end in ("-bubbles.png", "-heat-map.png", ".parquet")]
-        heat_map = heat_map_figure(self.counts, self.class_names, self._title())
+        paths = [folder / f"partition{end}" for end in ("-bubbles.png", ".parquet")]
         with writing(folder, "--out"):
             make_folder(folder)
             # What a recipe reads comes first: where the disk is full nothing else is there.
-            self.partition.save(paths[2])
+            self.partition.save(paths[1])
             save_figure(self.plot(), paths[0])
-            save_figure(heat_map, paths[1])
             for path in paths:
                 remove_unfinished(path.parent, path.name)
         return paths

@@ -286,7 +286,6 @@ def test_partition_command_draws_and_saves(tmp_path):
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "partition-bubbles.png",
-        "partition-heat-map.png",
         "partition.parquet",
     }
     assert "largest class" in done.stdout

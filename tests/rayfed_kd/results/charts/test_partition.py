@@ -10,10 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.results.charts.drawn_partition import DrawnPartition
 from rayfed_kd.results.charts.figure import save_figure
-from rayfed_kd.results.charts.partition import bubble_figure, heat_map_figure
+from rayfed_kd.results.charts.partition import bubble_figure
 
 NONE = np.zeros(0, dtype=np.int64)
-DRAW = pytest.mark.parametrize("draw", [bubble_figure, heat_map_figure])
 
 pytestmark = pytest.mark.pictures
 
@@ -27,29 +26,14 @@ def overlaps(labels, renderer):
     return any(a.overlaps(b) for a, b in pairwise(boxes))
 
 
-def test_heat_map_has_classes_across_and_clients_down():
-    """KDIA's Fig. 4."""
-    axes = heat_map_figure(np.array([[3, 0, 1], [0, 2, 0]]), ("a", "b", "c"), "p").axes[0]
-    assert axes.images[0].get_array().tolist() == [[3, 0, 1], [0, 2, 0]]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("class", "client")
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
-
-
-def test_heat_map_writes_the_numbers_that_are_not_zero():
-    axes = heat_map_figure(np.array([[3, 0, 1], [0, 2, 0]]), ("a", "b", "c"), "p").axes[0]
-    found = {(text.get_position(), text.get_text()) for text in axes.texts}
-    assert found == {((0, 0), "3"), ((2, 0), "1"), ((1, 1), "2")}
-
-
 def test_bubbles_lie_at_client_and_class():
     axes = bubble_figure(np.array([[5, 0], [0, 7], [1, 0]]), ("a", "b"), "p").axes[0]
     assert axes.collections[0].get_offsets().tolist() == [[0, 0], [1, 1], [2, 0]]
 
 
-@DRAW
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (10, 10), (10, 100), (100, 10), (100, 100)])
-def test_labels_do_not_run_into_each_other(draw, clients, classes):
-    figure = draw(np.ones((clients, classes), dtype=np.int64), names(classes), "p")
+def test_labels_do_not_run_into_each_other(clients, classes):
+    figure = bubble_figure(np.ones((clients, classes), dtype=np.int64), names(classes), "p")
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     renderer = canvas.get_renderer()
@@ -67,26 +51,23 @@ def test_equal_bubbles_do_not_touch(clients, classes):
     assert diameter < min(right - left, top - bottom)
 
 
-@DRAW
 @pytest.mark.filterwarnings("error")
-def test_no_samples_at_all_can_be_drawn(draw, tmp_path):
-    """Clients and classes are there; no bubble, and no number that is not zero."""
-    figure = draw(np.zeros((3, 2), dtype=np.int64), ("a", "b"), "p")
+def test_no_samples_at_all_can_be_drawn(tmp_path):
+    """Clients and classes are there, and no bubble."""
+    figure = bubble_figure(np.zeros((3, 2), dtype=np.int64), ("a", "b"), "p")
     save_figure(figure, tmp_path / "p.png")
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     axes = figure.axes[0]
-    assert [*axes.texts, *(place for points in axes.collections for place in points.get_offsets())] == []
-    clients = axes.yaxis if draw is heat_map_figure else axes.xaxis
-    assert clients.get_ticklocs().tolist() == [0, 1, 2]
+    assert [place for points in axes.collections for place in points.get_offsets()] == []
+    assert axes.xaxis.get_ticklocs().tolist() == [0, 1, 2]
 
 
 def test_pictures_leave_no_global_state(tmp_path):
     partition = Partition.of(
         (np.array([0, 1]), np.array([2])), (NONE, NONE), {"scheme": "dirichlet", "options": {"alpha": 0.1}}
     )
-    *paths, _ = DrawnPartition(partition, np.array([0, 1, 1]), ("a", "b")).save(tmp_path)
-    assert [path.name for path in paths] == ["partition-bubbles.png", "partition-heat-map.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    path, _ = DrawnPartition(partition, np.array([0, 1, 1]), ("a", "b")).save(tmp_path)
+    assert path.name == "partition-bubbles.png" and path.read_bytes().startswith(b"\x89PNG")
     assert plt.get_fignums() == []
 
 
