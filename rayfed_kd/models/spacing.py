@@ -34,8 +34,8 @@ class Spacing:
 
     @property
     def length(self) -> int:
-        """Numbers of the memory, a multiple of `ALIGNED`: the next row of a stack is aligned, too."""
-        return -(-self.stored[-1].stop // ALIGNED) * ALIGNED if self.sizes else 0
+        """Numbers of the memory."""
+        return self.stored[-1].stop if self.sizes else 0
 
     def spread(self, vector: Tensor) -> Tensor:
         """The memory, [length], of a vector on the same device."""
