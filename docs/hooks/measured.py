@@ -24,6 +24,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from rayfed_kd.comparison.compare import compare_runs as compare
+from rayfed_kd.comparison.controls import control_labels
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
@@ -111,7 +112,9 @@ def labels_by_method(study: Study) -> Mapping[str, Sequence[str]]:
     """Method -> labels of the study's rows that run it."""
     labels = defaultdict[str, list[str]](list)
     for run in plan_runs(study.model_copy(update={"seeds": study.seeds[:1]})):
-        labels[load_recipe(run.source, run.overrides).method.name].append(run.label)
+        # A comparison adds rows of the labels alone by itself, behind the methods' own.
+        if run.label not in control_labels(study):
+            labels[load_recipe(run.source, run.overrides).method.name].append(run.label)
     return labels
 
 

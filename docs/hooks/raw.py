@@ -67,18 +67,22 @@ def compared(page: str) -> Iterator[tuple[str, Compared]]:
     """The study of a block, and each difference that stands there."""
     for block in BLOCK.finditer(page):
         column = re.search(r"\| ([^|]+), mean of last (\d+) evaluations \|", block["table"])
-        baseline = re.search(r"difference to (.+?) \[95 %", block["table"])
+        baseline, place = "", 0
         for line in block["table"].splitlines():
-            cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+            cells = [cell.strip() for cell in line.strip()[1:-1].split("|")]
+            for index, cell in enumerate(cells):
+                if named := re.match(r"difference to (.+?) \[95 %", cell):
+                    baseline, place = named[1], index
             if len(cells) == 4 and (found := COMPARED.fullmatch(cells[1])):
                 words = found.groupdict()
                 said = Compared(
                     words["metric"], int(words["last"]), words["first"], words["second"], cells[2]
                 )
                 yield block["study"], said
-            elif column and baseline and len(cells) > 4 and NUMBERS.match(cells[-1]):
-                said = Compared(column[1], int(column[2]), cells[0], baseline[1], cells[-1])
-                yield block["study"], said
+            elif column and baseline and len(cells) > place and NUMBERS.match(cells[place]):
+                other = re.search(r"\] to (.+?\))", cells[place])
+                second = other[1] if other else baseline
+                yield block["study"], Compared(column[1], int(column[2]), cells[0], second, cells[place])
 
 
 def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]:
