@@ -61,10 +61,11 @@ def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[s
 
 
 def _host_rows(round_index: int, traffic: Traffic) -> Rows:
-    rows = []
-    for host in sorted({facts.host for _, facts in traffic.facts}):
-        clients = [client for client, facts in traffic.facts if facts.host == host]
-        steps = [facts for _, facts in traffic.facts if facts.host == host]
+    rows, served = list[dict[str, Any]](), dict[int, list[tuple[int, StepFacts]]]()
+    for client, facts in traffic.facts:
+        served.setdefault(facts.host, []).append((client, facts))
+    for host in sorted(served):
+        clients, steps = zip(*served[host], strict=True)
         row = {
             "round": round_index,
             "host": host,

@@ -58,13 +58,12 @@ class FlatModule:
         for one in (*held.trained, *held.moving):
             self._dense[one.name] = slice(start, start := start + one.shape.numel())
         self.num_elements, self.num_buffers = start, start - self.num_parameters
-        self.places, self.spacing, reserved, trained = self._dense, None, start, self.num_parameters
+        self.places, self.spacing, trained = self._dense, None, self.num_parameters
         if torch.device(device).type != "cpu":
             self.spacing = Spacing(tuple(place.stop - place.start for place in self._dense.values()))
             self.places = dict(zip(self._dense, self.spacing.stored, strict=True))
-            reserved = self.spacing.length
             trained = self.spacing.within(slice(None), self.num_parameters)[0].stop
-        self.storage = torch.zeros(reserved, device=device)
+        self.storage = torch.zeros(self.spacing.length if self.spacing else start, device=device)
         self.gradients = torch.zeros(trained, device=device)
         self.trainable = self.storage[:trained]
         self.submodules = list(self.module.modules())

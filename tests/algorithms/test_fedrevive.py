@@ -131,7 +131,7 @@ def test_the_newest_teachers_stand_first_in_the_order_of_arrival(table):
     assert torch.equal(after.teachers[0], backwards[0]["student"])
 
 
-def test_a_late_change_is_replaced_by_the_distilled_one_times_eta_s(table, monkeypatch):
+def check_a_late_change_is_replaced(table, monkeypatch, round_index):
     """Delta_KD = 0.25 everywhere; tau 400 takes it whole, tau 0 nothing: w + 0.5 (0.25 + Delta_1) / 2."""
     monkeypatch.setattr(
         FedRevive,
@@ -140,12 +140,16 @@ def test_a_late_change_is_replaced_by_the_distilled_one_times_eta_s(table, monke
     )
     first = table.method.init_server(table.server(0))
     second = replace(first, weights=first.weights + 1)
-    replies = late(table, first, [400, 0], 2)
+    replies = late(table, first, [400, 0], round_index)
     fresh = replies[1]["student"].clone()
-    after = table.method.absorb(second, replies, table.server(2))
+    after = table.method.absorb(second, replies, table.server(round_index))
     # A fresh reply's difference is to today's w, by the rule.
     wanted = second.weights + 0.5 * (0.25 + fresh - second.weights) / 2
     torch.testing.assert_close(after.weights, wanted)
+
+
+def test_a_late_change_is_replaced_by_the_distilled_one_times_eta_s(table, monkeypatch):
+    check_a_late_change_is_replaced(table, monkeypatch, 2)
 
 
 def test_before_the_gate_late_replies_count_as_they_are(bench):
@@ -289,19 +293,8 @@ def test_a_step_on_public_images_is_adams_on_the_divergence_from_the_teacher_on_
 
 
 def test_with_public_images_late_changes_are_blended_without_a_synthesis_before(public, monkeypatch):
-    """synth_from is 50: beta is 1 at 400 updates late, so w + 0.5 (0.25 + 0) / 2 with a fresh reply of w."""
-    monkeypatch.setattr(
-        FedRevive,
-        "distillation",
-        lambda self, state, teachers, guard, ctx: torch.full_like(state.weights, 0.25),
-    )
-    first = public.method.init_server(public.server(0))
-    second = replace(first, weights=first.weights + 1)
-    replies = late(public, first, [400, 0], 3)
-    fresh = replies[1]["student"].clone()
-    after = public.method.absorb(second, replies, public.server(3))
-    wanted = second.weights + 0.5 * (0.25 + fresh - second.weights) / 2
-    torch.testing.assert_close(after.weights, wanted)
+    """synth_from is 50, and this is the third update."""
+    check_a_late_change_is_replaced(public, monkeypatch, 3)
 
 
 PUBLIC_MISSING = "partition.public is missing: fedrevive needs public samples, as"

@@ -190,10 +190,9 @@ class _Update:
 
     def __init__(self, stack: StackedModules, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers, first = optimizers, optimizers[0]
-        self._rule, parameters = first.rule, stack.storage[:, : stack.gradients.shape[1]][:, first.part]
-        self._parameters, self._gradients = list(parameters), list(stack.gradients[:, first.part])
-        begun = first.begun
-        self._moments = [own.state(spaced=True) for own in optimizers] if begun else self._fresh(parameters)
+        self._rule, rows = first.rule, stack.storage[:, : stack.gradients.shape[1]][:, first.part]
+        self._parameters, self._gradients = list(rows), list(stack.gradients[:, first.part])
+        self._moments = [own.state(spaced=True) for own in optimizers] if first.begun else self._fresh(rows)
         self._steps, self._paced = [own.steps for own in optimizers], any(own.paced for own in optimizers)
 
     def _fresh(self, parameters: Tensor) -> list[dict[str, Tensor]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, FlatModule, Message, Reply
+from rayfed_kd.protocol.method import missing
 from rayfed_kd.toolbox.averaging import ClientState, SharedModel, State
 from rayfed_kd.toolbox.local_training import train_on_labels
 
@@ -29,7 +30,7 @@ class Telling(SharedModel[State, ClientState]):
 
     def told(self, client: ClientState, ctx: ClientContext) -> Mapping[str, Tensor]:
         """The parts beside the model."""
-        raise TypeError(f"{type(self).__name__} must define told(): see toolbox/by_class/telling.py")
+        raise missing(self, "told", "toolbox/by_class/telling.py")
 
 
 @dataclass(frozen=True)
