@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.comparison.differences import metric_scale
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
@@ -17,7 +16,7 @@ from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.names import nearest_model
+from rayfed_kd.results.names import metric_scale, nearest_model
 from rayfed_kd.results.summary import HEADLINES
 
 # Of points a smaller margin is next to nothing; of fractions, the unit before 0.2, it was usual.
@@ -124,7 +123,7 @@ def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:
         "published.models": [model for published in study.published for model in published.models],
         "runs.published": [m for run in study.runs if isinstance(run.published, dict) for m in run.published],
     }
-    evaluated = [set(evaluated_models(recipe)) for recipe in recipes] if any(named.values()) else []
+    evaluated = [set(method_of(recipe).evaluates) for recipe in recipes] if any(named.values()) else []
     if not all(evaluated):
         return
     for where, models in named.items():
@@ -145,7 +144,7 @@ def _model_names() -> Sequence[str]:
 
 
 def method_of(recipe: Recipe) -> Method[Any, Any]:
-    """The recipe's method with its options.
+    """The recipe's method with its options. `evaluates` names no model where only a run tells.
 
     Raises: RecipeError if there is no such method, or an option is bad.
     """
@@ -155,22 +154,11 @@ def method_of(recipe: Recipe) -> Method[Any, Any]:
     return make_method(method_location(recipe), recipe.method)
 
 
-def evaluated_models(recipe: Recipe) -> Sequence[str]:
-    """The models that a run of the recipe may evaluate; its options may leave some out.
-
-    Args:
-        recipe: a row's.
-
-    Returns: none if only a run tells, as of a user's method that does not say.
-    """
-    return method_of(recipe).evaluates
-
-
 def _check_claimed_models(study: Study, recipes: Mapping[str, Recipe]) -> None:
     """Check that the rows of a claim have the models that it names, as far as their methods tell."""
     for place, claim in enumerate(study.claims):
         for row in (claim.higher, claim.lower):
-            models = evaluated_models(recipes[row.run])
+            models = method_of(recipes[row.run]).evaluates
             if row.model is not None and models and row.model not in models:
                 raise RecipeError(
                     f"claims[{place}]: the row {quoted(row.run)} has no model {row.model!r}: "

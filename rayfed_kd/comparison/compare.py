@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayfed_kd.comparison.checking import check_studies, resolve_recipes
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.controls import uncontrolled
-from rayfed_kd.comparison.costs import AxisName, read_totals
-from rayfed_kd.comparison.curves import read_curves
+from rayfed_kd.comparison.curves import AxisName, Curve, CurveKey, RunTotals, curves_of, totals_of
 from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
 from rayfed_kd.comparison.row_notes import row_notes, with_stop_as_target
 from rayfed_kd.comparison.runs import run_each
@@ -30,10 +30,13 @@ from rayfed_kd.errors import RecipeError, in_words, naming
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, written_aside
 from rayfed_kd.recipe.overrides import Overrides, override_lines
+from rayfed_kd.results.schemas import TABLES
+from rayfed_kd.results.tables import read_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from matplotlib.figure import Figure
+
+TABLES_READ = ("rounds", "privacy", "metrics", "scores", "messages")
 
 
 def compare_runs(
@@ -66,8 +69,13 @@ def compare_runs(
         run(missing)
     recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
     notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
-    totals = {(one.label, one.seed): read_totals(one.folder) for one in planned}
-    return Comparison(study, read_curves(planned), totals, notes)
+    curves, totals = dict[CurveKey, Curve](), dict[tuple[str, int], RunTotals]()
+    for one in planned:
+        tables = {name: read_table(one.folder / TABLES, name) for name in TABLES_READ}
+        totals[one.label, one.seed] = totals_of(tables)
+        for (model, metric), curve in curves_of(tables).items():
+            curves[CurveKey(one.label, model, one.seed, metric)] = curve
+    return Comparison(study, curves, totals, notes)
 
 
 def _check_code(planned: Sequence[PlannedRun]) -> None:
@@ -129,12 +137,9 @@ class ComparisonResult:
         Raises:
             RecipeError: no row has the metric, or there is no such axis.
         """
-        from rayfed_kd.comparison.writers.pictures import against_picture, curves_picture
+        from rayfed_kd.comparison.writers.pictures import curves_picture
 
-        shown = metric or self.comparison.headline
-        if against is None:
-            return curves_picture(self.comparison, shown)
-        return against_picture(self.comparison, shown, against)
+        return curves_picture(self.comparison, metric or self.comparison.headline, against)
 
     def __str__(self) -> str:
         return render_markdown(self.comparison)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rayfed_kd.comparison.costs import MIB, AxisName, RunTotals
-from rayfed_kd.comparison.curves import Curve, CurveKey
+from rayfed_kd.comparison.curves import MIB, AxisName, Curve, CurveKey, RunTotals
 from rayfed_kd.comparison.differences import Difference, JudgedClaim, Row, paired_difference
 from rayfed_kd.comparison.published import PaperRows, PrintedValue, rank_correlation
 from rayfed_kd.comparison.studies import Claim, RowModel, Study

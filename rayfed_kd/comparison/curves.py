@@ -1,22 +1,124 @@
-"""Curves of a comparison's runs, read from the tables that each run left."""
+"""Curves of metrics, and what runs cost: bytes, seconds and epsilon, by round and in all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from rayfed_kd.comparison.costs import Cost, costs_by_round
 from rayfed_kd.results.names import is_score, smaller_is_better, with_scores
-from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER
-from rayfed_kd.results.tables import read_table
+from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER, bytes_by_kind
 
-if TYPE_CHECKING:
-    from rayfed_kd.comparison.planning import PlannedRun
+MIB = 2.0**20
+# Kinds in the table `messages` that are no part of the totals, as the ledger names them.
+NOT_COUNTED = ("metadata", "simulation")
 
-CURVE_TABLES = ("rounds", "privacy", "metrics", "scores")
+AxisName = Literal["bytes", "bytes_up", "bytes_down", "epsilon", "local_epsilon", "sim_s", "wall_s"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a metric is drawn over.
+
+    Attributes:
+        title: the axis' label.
+        unit: what a cost is divided by to be shown.
+        none: what is said of a row that has no cost of this kind.
+    """
+
+    title: str
+    unit: float
+    none: str
+
+
+AXES: Mapping[AxisName, Axis] = {
+    "bytes": Axis("MiB sent, up and down", MIB, "sends nothing"),
+    "bytes_up": Axis("MiB sent up", MIB, "sends nothing up"),
+    "bytes_down": Axis("MiB sent down", MIB, "sends nothing down"),
+    "epsilon": Axis("epsilon", 1.0, "no finite epsilon"),
+    "local_epsilon": Axis("local epsilon", 1.0, "no finite local epsilon"),
+    "sim_s": Axis("simulated seconds", 1.0, "no clock"),
+    "wall_s": Axis("real seconds", 1.0, "no seconds"),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run had cost after a round, since its first one.
+
+    Attributes:
+        bytes_up, bytes_down: on the wire, from and to clients.
+        sim_s: simulated seconds; None without a clock.
+        epsilon, local_epsilon: privacy spent until then; None without `privacy`, or where it has no such one.
+        wall_s: real seconds; they differ from run to run, so they are not compared.
+    """
+
+    bytes_up: int
+    bytes_down: int
+    sim_s: float | None = None
+    epsilon: float | None = None
+    local_epsilon: float | None = None
+    wall_s: float = field(default=0.0, compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """Both directions."""
+        return self.bytes_up + self.bytes_down
+
+    def along(self, axis: AxisName) -> float | None:
+        """The cost in the axis' unit; None if the run has none of this kind."""
+        value: float | None = getattr(self, axis)
+        return None if value is None else value / AXES[axis].unit
+
+
+def costs_by_round(
+    rounds: Iterable[Mapping[str, Any]], privacy: Iterable[Mapping[str, Any]]
+) -> dict[int, Cost]:
+    """Round -> what the run had cost after it.
+
+    Args:
+        rounds, privacy: rows of these tables, by round.
+    """
+    spent = {row["round"]: row for row in privacy}
+    costs, up, down = dict[int, Cost](), 0, 0
+    for row in rounds:
+        up, down = up + row["bytes_up"], down + row["bytes_down"]
+        epsilons = spent.get(row["round"], {})
+        costs[row["round"]] = Cost(
+            up, down, row["sim_s"], epsilons.get("epsilon"), epsilons.get("local_epsilon"), row["wall_s"]
+        )
+    return costs
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """What a whole run cost.
+
+    Attributes:
+        cost: after its last round.
+        raw: the bytes that its parts would have taken without a codec.
+        privacy: the last row of its table `privacy`; None without `privacy`.
+    """
+
+    cost: Cost
+    raw: Cost
+    privacy: Mapping[str, Any] | None = None
+
+
+def totals_of(tables: Mapping[str, pa.Table]) -> RunTotals:
+    """What a run cost in all.
+
+    Args:
+        tables: the run's `rounds`, `privacy` and `messages`.
+    """
+    spent = tables["privacy"].to_pylist()
+    costs = costs_by_round(tables["rounds"].to_pylist(), spent)
+    by_kind = bytes_by_kind(tables["messages"], "raw_bytes")
+    counted = [sums for kind, sums in by_kind.items() if kind not in NOT_COUNTED]
+    raw = Cost(*(sum(sums[direction] for sums in counted) for direction in ("up", "down")))
+    return RunTotals(costs[max(costs)], raw, spent[-1] if spent else None)
 
 
 @dataclass(frozen=True)
@@ -54,32 +156,15 @@ class CurveKey(NamedTuple):
     metric: str
 
 
-def read_curves(planned: Sequence[PlannedRun]) -> dict[CurveKey, Curve]:
-    """Read every metric's curve from the runs' tables.
-
-    Args:
-        planned: finished runs.
-
-    Returns: a curve per row, evaluated model, seed and metric that has a value; a run's models in the order
-        in which its method names them.
-    """
-    curves: dict[CurveKey, Curve] = {}
-    for run in planned:
-        tables = {name: read_table(run.folder / "tables", name) for name in CURVE_TABLES}
-        for (model, metric), curve in curves_of(tables).items():
-            curves[CurveKey(run.label, model, run.seed, metric)] = curve
-    return curves
-
-
 def curves_of(tables: Mapping[str, pa.Table]) -> dict[tuple[str, str], Curve]:
     """The curves of one run.
 
     Args:
-        tables: those of `CURVE_TABLES`.
+        tables: the run's `rounds`, `privacy`, `metrics` and `scores`.
 
-    Returns: (evaluated model, metric) -> curve.
+    Returns: (evaluated model, metric) -> curve, models in the order in which the run's method names them.
     """
-    rows = {name: tables[name].to_pylist() for name in CURVE_TABLES}
+    rows = {name: tables[name].to_pylist() for name in ("rounds", "privacy", "metrics", "scores")}
     costs = costs_by_round(rows["rounds"], rows["privacy"])
     falling = {*SMALLER_IS_BETTER, *smaller_is_better(rows["scores"])}
     curves: dict[tuple[str, str], Curve] = {}

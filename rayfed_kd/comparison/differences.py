@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal
 
 from rayfed_kd.comparison.studies import Claim
-from rayfed_kd.results.names import is_score
+from rayfed_kd.results.names import metric_scale
 
 CONFIDENCE = 0.95
 # The seeds that it takes to decide grow with the variance. Its 95 % interval goes up to 8 times the estimate
@@ -96,11 +96,6 @@ class Difference:
     def excludes_zero_with(self, seeds: int) -> bool:
         """Whether zero would lie outside the interval of so many seeds with this mean and deviation."""
         return abs(self.mean) > half_width(self.deviation, seeds)
-
-
-def metric_scale(metric: str) -> float:
-    """What a metric's values are multiplied by to be shown: accuracies are in percent."""
-    return 1.0 if metric in ("fm", "bytes") or is_score(metric) else 100.0
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rayfed_kd.comparison.planning import PlannedRun
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
@@ -21,9 +21,6 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.study_console import Work
 from rayfed_kd.results.telling import Event
-
-if TYPE_CHECKING:
-    from rayfed_kd.comparison.planning import PlannedRun
 
 _one_at_a_time = threading.Lock()  # listens to the runs that run together
 

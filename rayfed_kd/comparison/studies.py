@@ -59,7 +59,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
-from rayfed_kd.comparison.costs import AxisName
+from rayfed_kd.comparison.curves import AxisName
 from rayfed_kd.errors import RecipeError, naming, nearest, quoted
 from rayfed_kd.files import plain_folder
 from rayfed_kd.recipe.loading import overridden

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.comparison.controls import control_labels, with_controls
-from rayfed_kd.comparison.costs import AXES
+from rayfed_kd.comparison.curves import AXES
 from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
 from rayfed_kd.comparison.studies import Paper, Study, check_names, read_study, with_folder
-from rayfed_kd.comparison.study_changes import change_study
-from rayfed_kd.comparison.study_tables import quick_version, split_into_tables, with_tables
+from rayfed_kd.comparison.study_changes import (
+    change_study,
+    quick_version,
+    split_into_tables,
+    with_tables,
+)
 from rayfed_kd.errors import RecipeError, in_words, naming, shown
 from rayfed_kd.files import file_name, plain_folder
 from rayfed_kd.recipe.loading import RecipeSource
@@ -66,7 +70,7 @@ def select_studies(
     if isinstance(sources, Mapping) and "runs" in sources:
         study = validate(Study, with_folder(plain_value(sources), folder))
     elif isinstance(sources, Mapping):
-        study = _study_of_recipes(_labelled(sources), [1] if numbers is None else numbers)
+        study = _study_of_recipes(_labelled(sources), numbers or [1])
     elif len(sources) == 1 and _is_study(sources[0]):
         study = read_study(sources[0], folder)
     else:
@@ -74,9 +78,7 @@ def select_studies(
             raise RecipeError(
                 f"compare: {twice[0]} is named twice; expected each recipe once. --seeds repeats all"
             )
-        study = _study_of_recipes(
-            {_label(source, sources): source for source in sources}, [1] if numbers is None else numbers
-        )
+        study = _study_of_recipes({_label(source, sources): source for source in sources}, numbers or [1])
     with naming(study.source or None):
         if quick:
             split_into_tables(study)  # a name that is wrong in a table which is left out is wrong, too

@@ -12,32 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
-from rayfed_kd.comparison.costs import AXES
-from rayfed_kd.comparison.differences import (
-    CONFIDENCE,
-    FEWEST_SEEDS_FOR_ADVICE,
-    MOST_SEEDS,
-    Difference,
-    Row,
-    metric_scale,
-)
+from rayfed_kd.comparison.curves import AXES
+from rayfed_kd.comparison.differences import CONFIDENCE, FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
 from rayfed_kd.comparison.published import PrintedValue, printed_text
 from rayfed_kd.comparison.row_notes import paper_notes
 from rayfed_kd.errors import in_words
-from rayfed_kd.results.names import is_score, model_notes
+from rayfed_kd.results.names import is_score, metric_digits, metric_scale, metric_title, model_notes
 from rayfed_kd.results.schemas import EPSILONS
 from rayfed_kd.results.summary import HEADLINES
-
-TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
-
-
-def metric_title(metric: str) -> str:
-    """A metric's title; one that a recipe names has its own name.
-
-    Args:
-        metric: the metric's column, or a name of `score_name`.
-    """
-    return TITLES.get(metric, metric)
 
 
 def row_name(comparison: Comparison, row: Row) -> str:
@@ -294,8 +276,3 @@ def mean_text(values: Sequence[float], metric: str) -> str:
     sign = "+" if metric == "change" else ""
     mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
     return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
-
-
-def metric_digits(metric: str) -> int:
-    """How many digits after the point its values are shown with."""
-    return 4 if metric == "fm" or is_score(metric) else 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_kd.comparison.curves import CURVE_TABLES, Curve, curves_of
+from rayfed_kd.comparison.curves import Curve, curves_of
 from rayfed_kd.comparison.writers.all_tables import read_table_line
 from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
@@ -63,7 +63,7 @@ class Run:
     @cached_property  # several sections draw them
     def curves(self) -> dict[tuple[str, str], Curve]:
         """(evaluated model, metric) -> curve."""
-        return curves_of({name: self.tables[name] for name in CURVE_TABLES})
+        return curves_of(self.tables)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.comparison.costs import AXES, AxisName
-from rayfed_kd.comparison.differences import metric_scale
-from rayfed_kd.comparison.table_text import metric_digits, metric_title
+from rayfed_kd.comparison.curves import AXES, AxisName
 from rayfed_kd.comparison.writers.pictures import mean_line
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
@@ -29,7 +27,7 @@ from rayfed_kd.reporting.sections import Section, series_curves, series_looks, s
 from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
-from rayfed_kd.results.names import is_score, model_notes
+from rayfed_kd.results.names import is_score, metric_digits, metric_scale, metric_title, model_notes
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text

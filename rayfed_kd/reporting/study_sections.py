@@ -9,10 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rayfed_kd.comparison.costs import AXES, AxisName
-from rayfed_kd.comparison.differences import metric_scale
+from rayfed_kd.comparison.curves import AXES, AxisName
 from rayfed_kd.comparison.studies import check_names
-from rayfed_kd.comparison.table_text import metric_title
 from rayfed_kd.comparison.writers.all_tables import read_table_line, unescaped
 from rayfed_kd.comparison.writers.pictures import lines_over_cost
 from rayfed_kd.errors import RecipeError, in_words
@@ -20,6 +18,7 @@ from rayfed_kd.reporting.pictures import Picture, base64_png, lines_picture
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import Section, series_curves, series_looks
 from rayfed_kd.results.charts.lines import Line
+from rayfed_kd.results.names import metric_scale, metric_title
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES
 from rayfed_kd.tuning.search_result import PICTURE, SearchResult

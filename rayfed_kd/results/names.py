@@ -1,4 +1,4 @@
-"""Names in tables: values of the table `scores`, and evaluated models that do not say what they are."""
+"""Names in tables, as readers see them: metrics, values of the table `scores`, and evaluated models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from rayfed_kd.errors import nearest
 # A value of the table `scores` has a name that says on which samples it is: `official_macro_f1` on the
 # official test set, `local_macro_f1` on all clients' test parts together.
 _SCORE = re.compile(r"(official|local)_\w+")
+TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
+
+
+def metric_title(metric: str) -> str:
+    """A metric's title; one that a recipe names has its own name.
+
+    Args:
+        metric: the metric's column, or a name of `score_name`.
+    """
+    return TITLES.get(metric, metric)
+
+
+def metric_scale(metric: str) -> float:
+    """What a metric's values are multiplied by to be shown: accuracies are in percent."""
+    return 1.0 if metric in ("fm", "bytes") or is_score(metric) else 100.0
+
+
+def metric_digits(metric: str) -> int:
+    """How many digits after the point its values are shown with."""
+    return 4 if metric == "fm" or is_score(metric) else 2
 
 
 def score_name(row: Mapping[str, Any]) -> str:

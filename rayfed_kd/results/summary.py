@@ -59,8 +59,8 @@ def summarise(
         "bytes": {
             "up": sum(row["bytes_up"] for row in rounds),
             "down": sum(row["bytes_down"] for row in rounds),
-            "by_kind": _by_kind(tables["messages"]),
-            "raw_by_kind": _by_kind(tables["messages"], "raw_bytes"),
+            "by_kind": bytes_by_kind(tables["messages"]),
+            "raw_by_kind": bytes_by_kind(tables["messages"], "raw_bytes"),
         },
         "clients": clients,
         "drawn_clients": drawn,
@@ -103,7 +103,13 @@ def _privacy(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _by_kind(messages: pa.Table, column: str = "bytes") -> dict[str, dict[str, int]]:
+def bytes_by_kind(messages: pa.Table, column: str = "bytes") -> dict[str, dict[str, int]]:
+    """What messages of each kind took in all: kind -> `up` and `down` -> bytes.
+
+    Args:
+        messages: the table of this name.
+        column: `bytes`, or `raw_bytes` without a codec.
+    """
     grouped = messages.group_by(["kind", "direction"]).aggregate([(column, "sum")]).to_pylist()
     kinds: dict[str, dict[str, int]] = {}
     for row in sorted(grouped, key=lambda row: (row["kind"], row["direction"])):

@@ -8,11 +8,11 @@ from typing import Any
 from rich.table import Table
 
 from rayfed_kd.errors import counted
-from rayfed_kd.results.names import is_score, model_notes
+from rayfed_kd.results.names import TITLES, is_score, metric_digits, metric_scale, model_notes
 from rayfed_kd.results.schemas import NOT_COVERED
 from rayfed_kd.results.screen_table import screen_table
 
-COLUMNS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"), ("ua", "UA"), ("server_accuracy", "official test"))
+COLUMNS = {metric: title.removesuffix(" %") for metric, title in TITLES.items()}
 
 
 def summary_tables(summary: Mapping[str, Any]) -> list[Table]:
@@ -22,7 +22,7 @@ def summary_tables(summary: Mapping[str, Any]) -> list[Table]:
         summary: as `summarise` makes it.
     """
     title = f"{counted(summary['rounds'], 'round')}, {summary['status']}"
-    tables = [screen_table(title, ["model", *dict(COLUMNS).values()], _model_rows(summary))]
+    tables = [screen_table(title, ["model", *COLUMNS.values()], _model_rows(summary))]
     if scores := _score_rows(summary):
         tables.append(screen_table("", ("metric", "model", "last", "best round"), scores, left=2))
     return tables
@@ -41,7 +41,7 @@ def _score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     models = summary["models"]
     names = sorted({name for model in models.values() for name in model["last"] if is_score(name)})
     return [
-        [name, label, _score_text(model["last"][name]), _score_text(model["best"][name])]
+        [name, label, *(_metric_text(name, model[key][name]) for key in ("last", "best"))]
         for name in names
         for label, model in models.items()
         if name in model["last"]
@@ -51,7 +51,7 @@ def _score_rows(summary: Mapping[str, Any]) -> list[list[str]]:
 def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     """The sentences below the table: what a reader must know of its rows."""
     judged = dict.fromkeys(model["best_by"] for model in summary["models"].values() if model["best_by"])
-    titles = [dict(COLUMNS)[metric] for metric in judged]
+    titles = [COLUMNS[metric] for metric in judged]
     notes = [f"best: all of one round, that of the largest {' or '.join(titles)}"] if titles else []
     notes += model_notes(summary["models"])
     notes += [f"stopped: {summary['stopped']}"] if "stopped" in summary else []
@@ -107,15 +107,12 @@ def untested_text(summary: Mapping[str, Any]) -> str | None:
     return f"{tested} of {clients} clients {'has' if tested == 1 else 'have'} test samples"
 
 
-def _score_text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
 def _row(name: str, values: Mapping[str, float | None]) -> list[str]:
-    return [name, *(_metric_text(metric, values[metric]) for metric, _ in COLUMNS)]
+    return [name, *(_metric_text(metric, values[metric]) for metric in COLUMNS)]
 
 
 def _metric_text(metric: str, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.4f}" if metric == "fm" else f"{100 * value:.2f} %"
+    scale, digits = metric_scale(metric), metric_digits(metric)
+    return f"{scale * value:.{digits}f}{' %' if scale == 100 else ''}"

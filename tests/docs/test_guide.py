@@ -12,8 +12,8 @@ import rayfed_kd
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import public_data, schedules
 from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable
+from rayfed_kd.comparison.study_changes import quick_version, split_into_tables
 from rayfed_kd.comparison.study_selection import select_studies
-from rayfed_kd.comparison.study_tables import quick_version, split_into_tables
 from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS

@@ -11,8 +11,8 @@ from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.comparison.studies import read_study
+from rayfed_kd.comparison.study_changes import split_into_tables
 from rayfed_kd.comparison.study_selection import select_studies
-from rayfed_kd.comparison.study_tables import split_into_tables
 from rayfed_kd.comparison.writers.all_tables import read_table_line
 
 measured = hook("measured")

@@ -5,8 +5,7 @@ from functools import partial
 import yaml
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import Cost, RunTotals
-from rayfed_kd.comparison.curves import Curve
+from rayfed_kd.comparison.curves import Cost, Curve, RunTotals
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
 
@@ -50,7 +49,7 @@ def compared(**study):
         (label, "global", seed, "server_accuracy"): Curve([2, 4, 6], values, COSTS[label])
         for (label, seed), values in curves_by_run.items()
     }
-    totals = {key: RunTotals(COSTS[key[0]][-1], *RAW[key[0]]) for key in curves_by_run}
+    totals = {key: RunTotals(COSTS[key[0]][-1], Cost(*RAW[key[0]])) for key in curves_by_run}
     return Comparison(Study.model_validate(content), curves, totals)
 
 

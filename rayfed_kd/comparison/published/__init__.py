@@ -21,10 +21,9 @@ _VALUES = ("metric", "mean", "std")
 
 
 @cache
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> Any:
     """A paper's file: long enough that a study of many rows would wait for it. Nobody changes the records."""
-    content: dict[str, Any] = load_yaml(path.read_text("utf8"))
-    return content
+    return load_yaml(path.read_text("utf8"))
 
 
 def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,9 +15,10 @@ from rich.console import Console
 
 from rayfed_kd.comparison import table_text
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import AXES, MIB, AxisName, RunTotals
+from rayfed_kd.comparison.curves import AXES, MIB, AxisName, RunTotals
 from rayfed_kd.comparison.differences import JudgedClaim, Row, after_holm
 from rayfed_kd.comparison.published import PaperRows, printed_text
+from rayfed_kd.results.names import metric_title
 from rayfed_kd.results.screen_table import TextTable, screen_table
 
 CLAIM_HEADER = ("claim", "number", "difference [95 % interval]", "verdict")
@@ -46,7 +47,7 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     rows = " less ".join(table_text.row_name(comparison, row) for row in (judged.higher, judged.lower))
     statistic = table_text.mean_of_last(comparison) if claim.statistic == "mean of last" else claim.statistic
     # All bytes of a run have no statistic.
-    number = "MiB sent" if metric == "bytes" else f"{table_text.metric_title(metric)}, {statistic}"
+    number = "MiB sent" if metric == "bytes" else f"{metric_title(metric)}, {statistic}"
     if judged.difference is None:
         why = _missing_model(comparison, judged) or "fewer than two seeds have both numbers"
         return [claim.says, f"{number}: {rows}", "", f"no verdict: {why}"]
@@ -106,7 +107,7 @@ def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
         return heading
     return (
         f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our "
-        f"{table_text.metric_title(agreement.metric)}, {agreement.statistic}, over {agreement.rows} rows: "
+        f"{metric_title(agreement.metric)}, {agreement.statistic}, over {agreement.rows} rows: "
         f"{agreement.tau:.2f}"
     )
 
@@ -193,7 +194,7 @@ def _table_line(parts: Sequence[str]) -> str:
     return f"| {' | '.join(map(escaped, parts))} |"
 
 
-# Column -> the cost in `Cost`; with `raw_` before it in `RunTotals`, what that was without a codec.
+# Column -> the cost in `Cost`.
 SENT: Mapping[str, AxisName] = {"MiB up": "bytes_up", "MiB down": "bytes_down", "MiB": "bytes"}
 
 # Other work only ever makes a run slower, so the fastest one says most of what the row itself takes.
@@ -245,7 +246,7 @@ def _sent(name: AxisName, runs: Sequence[RunTotals]) -> str:
 
 def _raw(name: AxisName, runs: Sequence[RunTotals]) -> str:
     """Bytes without a codec, and in brackets how many times as much as what was sent, where they differ."""
-    raw = [getattr(run, f"raw_{name}") / MIB for run in runs]
+    raw = [getattr(run.raw, name) / MIB for run in runs]
     sent = [getattr(run.cost, name) / MIB for run in runs]
     if not sum(sent) or sum(raw) == sum(sent):
         return _mean_text(raw)
@@ -259,7 +260,7 @@ def _simulated(runs: Sequence[RunTotals]) -> str:
 
 def _has_codec(comparison: Comparison) -> bool:
     """Whether a codec changed the bytes of any run."""
-    return any(totals.raw_bytes != totals.cost.bytes for totals in comparison.totals.values())
+    return any(totals.raw.bytes != totals.cost.bytes for totals in comparison.totals.values())
 
 
 def _mean_text(values: Sequence[float]) -> str:

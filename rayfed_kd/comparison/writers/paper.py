@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rayfed_kd.comparison import table_text
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.differences import Row, metric_scale
+from rayfed_kd.comparison.differences import Row
 from rayfed_kd.comparison.published import printed_text
 from rayfed_kd.comparison.row_notes import paper_columns, paper_rows
 from rayfed_kd.comparison.studies import Paper
@@ -24,6 +24,7 @@ from rayfed_kd.comparison.writers.pictures import mean_line
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, make_folder, written_aside
 from rayfed_kd.results.charts.lines import Interval, column_lines, intervals_figure
+from rayfed_kd.results.names import metric_scale, metric_title
 
 FORMATS = ("pdf", "svg")
 # Small type for a column; text stays text, and the same figure gives the same bytes.
@@ -63,7 +64,7 @@ def write_paper(comparison: Comparison, paper: Paper, folder: Path) -> list[Path
             paths += _saved(_curves(comparison, rows, metric, paper.width), folder / f"curves-{metric}")
         intervals = _intervals(comparison, rows)
         if "difference" in columns and intervals:
-            metric = table_text.metric_title(comparison.headline).replace(" %", ", points")
+            metric = metric_title(comparison.headline).replace(" %", ", points")
             title = f"{metric}, less {comparison.baseline_label}"
             figure = intervals_figure(intervals, title, paper.width)
             paths += _saved(figure, folder / f"intervals-{comparison.headline}")
@@ -132,7 +133,7 @@ def _column(comparison: Comparison, rows: Sequence[Row], column: str) -> Iterato
             _math(text := table_text.mean_text(own, column), bold=text.split(" ")[0] == best)
             for own in values
         ]
-        yield table_text.metric_title(column), texts
+        yield metric_title(column), texts
 
 
 def _difference(comparison: Comparison, row: Row) -> str:
@@ -163,7 +164,7 @@ def _caption(comparison: Comparison, columns: Sequence[str]) -> Iterator[str]:
     if any(column not in ("difference", "published") for column in columns):
         yield "Bold: the best mean of a column."
     if "difference" in columns:
-        headline = table_text.metric_title(comparison.headline)
+        headline = metric_title(comparison.headline)
         yield (
             f"Difference: {headline}, {table_text.mean_of_last(comparison)}, less that of "
             f"{comparison.baseline_label} with the same seed: mean over seeds, and its 95 % confidence "
@@ -178,7 +179,7 @@ def _curves(comparison: Comparison, rows: Sequence[Row], metric: str, width: flo
         if curves := [*comparison.seed_curves(row, metric).values()]:
             name = table_text.row_name(comparison, row)
             lines.append(mean_line(look, curves, metric_scale(metric), label=name))
-    return column_lines(lines, table_text.metric_title(metric), width)
+    return column_lines(lines, metric_title(metric), width)
 
 
 def _intervals(comparison: Comparison, rows: Sequence[Row]) -> list[Interval]:

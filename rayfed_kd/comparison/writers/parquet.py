@@ -65,11 +65,10 @@ def comparison_table(comparison: Comparison) -> pa.Table:
 def _totals(comparison: Comparison, label: str) -> dict[str, list[float]]:
     """What a row's runs cost in all, by name, a value for each seed that has one."""
     runs = list(comparison.seed_totals(label).values())
-    totals: dict[str, list[float]] = {
-        name: [float(getattr(run.cost, name)) for run in runs] for name in ("bytes_up", "bytes_down", "bytes")
-    }
-    for name in ("raw_bytes_up", "raw_bytes_down", "raw_bytes"):
-        totals[name] = [float(getattr(run, name)) for run in runs]
+    totals = dict[str, list[float]]()
+    for before, sent in (("", [run.cost for run in runs]), ("raw_", [run.raw for run in runs])):
+        for name in ("bytes_up", "bytes_down", "bytes"):
+            totals[f"{before}{name}"] = [float(getattr(cost, name)) for cost in sent]
     totals["sim_s"] = [run.cost.sim_s for run in runs if run.cost.sim_s is not None]
     totals["wall_s"] = [run.cost.wall_s for run in runs]
     for name in (*EPSILONS, "delta"):

@@ -10,14 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import AXES, AxisName
-from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.differences import metric_scale
+from rayfed_kd.comparison.curves import AXES, AxisName, Curve
 from rayfed_kd.comparison.studies import check_names
-from rayfed_kd.comparison.table_text import metric_title, row_name
+from rayfed_kd.comparison.table_text import row_name
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.charts.lines import Line, lines_figure
+from rayfed_kd.results.names import metric_scale, metric_title
 
 
 def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
@@ -40,45 +39,37 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
     axes += ["wall_s", "bytes"] if comparison.study.totals else []
     for axis in filter(comparison.has_cost, dict.fromkeys(axes)):
         paths.append(folder / f"against-{axis}-{comparison.headline}.png")
-        save_figure(against_picture(comparison, comparison.headline, axis), paths[-1])
+        save_figure(curves_picture(comparison, comparison.headline, axis), paths[-1])
     return paths
 
 
-def curves_picture(comparison: Comparison, metric: str) -> Figure:
-    """A metric by round: the mean over seeds, with a band of one sample deviation.
+def curves_picture(comparison: Comparison, metric: str, axis: AxisName | None = None) -> Figure:
+    """A metric by round, or against a cost: the mean over seeds, with a band of one sample deviation.
+
+    Against a cost a curve has a point for each evaluated round, and a ring at the last one. Both coordinates
+    are means over seeds. The axis is logarithmic where costs span more than a decade. A row that has no such
+    cost, as one that sends nothing, or one without `privacy` over epsilon, is a dotted line at its last
+    value.
 
     Args:
         comparison: what is drawn.
         metric: the metric's column.
-
-    Raises:
-        RecipeError: no row has the metric.
-    """
-    scale, named = metric_scale(metric), _curves_by_name(comparison, metric)
-    lines = [mean_line(look, curves, scale, label=name) for look, (name, curves) in enumerate(named.items())]
-    return lines_figure(lines, "round", metric_title(metric), len(comparison.study.seeds))
-
-
-def against_picture(comparison: Comparison, metric: str, axis: AxisName) -> Figure:
-    """A metric against a cost: the mean over seeds, with a band of one sample deviation.
-
-    A curve has a point for each evaluated round, and a ring at the last one. Both coordinates are means over
-    seeds. The axis is logarithmic where costs span more than a decade. A row that has no such cost, as one
-    that sends nothing, or one without `privacy` over epsilon, is a dotted line at its last value.
-
-    Args:
-        comparison: what is drawn.
-        metric: the metric's column.
-        axis: a name of `AXES`.
+        axis: a name of `AXES`; None: rounds.
 
     Raises:
         RecipeError: no row has the metric, or there is no such axis.
     """
-    check_names("against", [axis], AXES)
-    named = _curves_by_name(comparison, metric)
-    looks = {name: look for look, name in enumerate(named)}
-    lines, seeds = lines_over_cost(named, looks, metric_scale(metric), axis), len(comparison.study.seeds)
-    return lines_figure(lines, AXES[axis].title, metric_title(metric), seeds, costs=True)
+    if axis is not None:
+        check_names("against", [axis], AXES)
+    scale, named = metric_scale(metric), _curves_by_name(comparison, metric)
+    if axis is None:
+        across = "round"
+        lines = [mean_line(look, own, scale, label=name) for look, (name, own) in enumerate(named.items())]
+    else:
+        across, looks = AXES[axis].title, {name: look for look, name in enumerate(named)}
+        lines = lines_over_cost(named, looks, scale, axis)
+    seeds = len(comparison.study.seeds)
+    return lines_figure(lines, across, metric_title(metric), seeds, costs=axis is not None)
 
 
 def _curves_by_name(comparison: Comparison, metric: str) -> dict[str, Sequence[Curve]]:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from rayfed_kd.results.charts.figure import COLOURS, DASHES, FEW, MARKS, Panels, ShownFigure, drawable
+from rayfed_kd.results.names import TITLES, metric_scale
 
 ROW = 0.17  # inches of a line of a legend, and of an interval
 LOGGED_PER_ROW = 4  # panels side by side in the picture of what a method logged
@@ -145,20 +146,19 @@ def curves_figure(metrics: pa.Table) -> Figure | None:
     Returns: None if no metric has a value.
     """
     rows = metrics.to_pylist()
-    titles = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "server_accuracy": "official test %"}
-    shown = [m for m in titles if any(row[m] is not None for row in rows)]
+    shown = [m for m in TITLES if m != "ua" and any(row[m] is not None for row in rows)]
     if not shown:
         return None
     models = sorted({row["model"] for row in rows})
     panels = Panels(len(shown), len(shown), (4.2, 3.4), legend=tuple(models))
     for axes, metric in zip(panels.axes, shown, strict=True):
-        scale, lines = 1 if metric == "fm" else 100, []
+        lines = []
         for look, model in enumerate(models):
             own = [row for row in rows if row["model"] == model and row[metric] is not None]
-            values = [scale * row[metric] for row in own]
+            values = [metric_scale(metric) * row[metric] for row in own]
             lines.append(Line(look, [row["round"] for row in own], values, label=model))
         draw_lines(axes, lines, "round")
-        axes.set_title(titles[metric])
+        axes.set_title(TITLES[metric])
         axes.grid(alpha=0.3)
     panels.figure.legend(*panels.axes[0].get_legend_handles_labels(), loc="upper right", frameon=False)
     return panels.figure

@@ -15,7 +15,7 @@ from rayfed_kd.cluster.engine.calls import Held, LiveState
 from rayfed_kd.cluster.engine.local import LocalEngine, _done
 from rayfed_kd.cluster.ray_backend.placement import plan_hosts
 from rayfed_kd.cluster.ray_backend.resources import Node
-from rayfed_kd.comparison.checking import evaluated_models
+from rayfed_kd.comparison.checking import method_of
 from rayfed_kd.recipe.loading import load_recipe
 
 RECIPE = {
@@ -97,7 +97,7 @@ def test_rows_of_hosts_name_each_client_of_a_round_once(hosts):
 def assert_known_to_studies(result, recipe):
     """A study's claims are checked against these models before it runs; CCVR's inside has no oca here."""
     found = set(result.tables["metrics"]["model"].to_pylist())
-    known = set(evaluated_models(load_recipe(recipe)))
+    known = set(method_of(load_recipe(recipe)).evaluates)
     assert found == known - ({"oca", "oca_ccvr"} if recipe["method"]["name"] == "ccvr" else set())
 
 

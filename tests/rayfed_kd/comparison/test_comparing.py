@@ -191,7 +191,7 @@ def test_claim_on_a_model_that_only_a_run_shows_to_be_missing_ends_with_exit_cod
     ],
 )
 def test_models_of_a_method_are_those_that_its_class_says(method, models, own):
-    assert checking.evaluated_models(Recipe(method=Named(**yaml.safe_load(method)))) == models
+    assert checking.method_of(Recipe(method=Named(**yaml.safe_load(method)))).evaluates == models
 
 
 def test_rows_chosen_on_the_command_line_are_told_and_their_runs_are_found_by_the_whole_study(

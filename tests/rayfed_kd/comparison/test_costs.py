@@ -12,8 +12,7 @@ from rayfed_kd.cli.main import commands
 from rayfed_kd.cluster.server.traffic import METADATA, SIMULATION
 from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
-from rayfed_kd.comparison.costs import AXES, MIB, NOT_COUNTED, Cost, RunTotals, read_totals
-from rayfed_kd.comparison.curves import Curve
+from rayfed_kd.comparison.curves import AXES, MIB, NOT_COUNTED, Cost, Curve, RunTotals, totals_of
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.comparison.table_text import remarks
@@ -25,11 +24,11 @@ from rayfed_kd.comparison.writers.all_tables import (
     render_markdown,
 )
 from rayfed_kd.comparison.writers.latex import render_latex
-from rayfed_kd.comparison.writers.pictures import against_picture
+from rayfed_kd.comparison.writers.pictures import curves_picture
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.reporting.study_sections import comparison_section
 from rayfed_kd.results.charts.lines import spans_a_decade
-from rayfed_kd.results.tables import TableWriter
+from rayfed_kd.results.tables import TableWriter, read_table
 
 REPLACED = {"neighbours": "replace one client", "noise": "server", "sampling": "2 of 4 clients"}
 
@@ -50,7 +49,7 @@ def mebibytes(comparison, raw=None):
     totals = {
         (label, seed): RunTotals(
             costs[label][-1],
-            *(int(size * MIB) for size in ((raw if raw and label == "A" else None) or sent(label))),
+            Cost(*(int(size * MIB) for size in ((raw if raw and label == "A" else None) or sent(label)))),
         )
         for label, seed in comparison.totals
     }
@@ -124,7 +123,7 @@ def private(**rows):
         if label in rows:
             epsilon, local = rows[label][seed - 1], None
             spent = {**REPLACED, "epsilon": epsilon, "local_epsilon": local, "delta": 1e-5}
-        totals[label, seed] = RunTotals(run.cost, run.raw_bytes_up, run.raw_bytes_down, spent)
+        totals[label, seed] = RunTotals(run.cost, run.raw, spent)
     curves = {}
     for key, curve in known.curves.items():
         last = rows[key[0]][key[2] - 1] if key[0] in rows else None
@@ -189,7 +188,7 @@ def points(figure, label):
 
 def test_headline_is_drawn_over_bytes_with_all_rows_named():
     """A's means over two seeds are .6, .6, .6 at 10, 20, 30 MiB; B's .1, .2, .6 at 5, 10, 15."""
-    figure = against_picture(mebibytes(compared()), "server_accuracy", "bytes")
+    figure = curves_picture(mebibytes(compared()), "server_accuracy", "bytes")
     assert points(figure, "A (global)") == [[10, 20, 30], pytest.approx([60.0, 60.0, 60.0])]
     assert points(figure, "B (global)") == [[5, 10, 15], pytest.approx([10.0, 20.0, 60.0])]
     (axes,) = figure.axes
@@ -206,7 +205,7 @@ def test_headline_is_drawn_over_bytes_with_all_rows_named():
 
 @pytest.mark.parametrize(("axis", "costs"), [("bytes_up", [4, 8, 12]), ("bytes_down", [6, 12, 18])])
 def test_each_direction_is_an_axis(axis, costs):
-    assert points(against_picture(mebibytes(compared()), "server_accuracy", axis), "A (global)")[0] == costs
+    assert points(curves_picture(mebibytes(compared()), "server_accuracy", axis), "A (global)")[0] == costs
 
 
 def test_axis_is_logarithmic_beyond_a_decade():
@@ -216,26 +215,26 @@ def test_axis_is_logarithmic_beyond_a_decade():
     comparison = mebibytes(compared())
     key = next(key for key in comparison.curves if key[0] == "B")
     comparison.curves[key].costs[0] = Cost(int(0.1 * MIB), 0)
-    (axes,) = against_picture(comparison, "server_accuracy", "bytes").axes
+    (axes,) = curves_picture(comparison, "server_accuracy", "bytes").axes
     assert axes.get_xscale() == "log"  # B's first mean is (.1 + 5) / 2 = 2.55 of at most 30
 
 
 def test_row_without_privacy_is_a_line_over_epsilon():
     """A's epsilon is 2, 4, 6 after its evaluations; B ends at (.9 + .3) / 2."""
-    figure = against_picture(private(A=(6.0, 6.0)), "server_accuracy", "epsilon")
+    figure = curves_picture(private(A=(6.0, 6.0)), "server_accuracy", "epsilon")
     assert points(figure, "A (global)")[0] == [2.0, 4.0, 6.0]
     name = "B (global), no finite epsilon"
     assert points(figure, name)[1] == pytest.approx([60.0, 60.0])
 
 
 def test_infinite_epsilon_and_a_row_that_sends_nothing_are_lines():
-    figure = against_picture(private(A=(math.inf, math.inf), B=(3.0, 3.0)), "server_accuracy", "epsilon")
+    figure = curves_picture(private(A=(math.inf, math.inf), B=(3.0, 3.0)), "server_accuracy", "epsilon")
     assert points(figure, "A (global), no finite epsilon")[1] == pytest.approx([60.0, 60.0])
     comparison = mebibytes(compared())
     for key, curve in list(comparison.curves.items()):
         if key[0] == "B":
             comparison.curves[key] = Curve(curve.rounds, curve.values, any_costs(3))
-    assert points(against_picture(comparison, "server_accuracy", "bytes"), "B (global), sends nothing")
+    assert points(curves_picture(comparison, "server_accuracy", "bytes"), "B (global), sends nothing")
 
 
 def test_more_rows_than_colours_have_looks_of_their_own():
@@ -244,7 +243,7 @@ def test_more_rows_than_colours_have_looks_of_their_own():
     curves = {
         (label, "global", 1, "amp"): Curve([1, 2], [0.1, 0.2], [Cost(1, 1), Cost(2, 2)]) for label in labels
     }
-    (axes,) = against_picture(Comparison(study, curves, {}), "amp", "bytes").axes
+    (axes,) = curves_picture(Comparison(study, curves, {}), "amp", "bytes").axes
     looks = {
         (line.get_color(), str(line._dash_pattern))
         for line in axes.get_lines()
@@ -264,7 +263,7 @@ def test_picture_that_no_row_has_anything_for_is_not_drawn_and_said(tmp_path):
 @pytest.mark.parametrize(("metric", "axis"), [("ua", "bytes"), ("server_accuracy", "byte")])
 def test_picture_of_nothing_is_refused(metric, axis):
     with pytest.raises(RecipeError, match=r"no row has ua|'byte' is unknown; .* Did you mean bytes\?"):
-        against_picture(compared(), metric, axis)
+        curves_picture(compared(), metric, axis)
 
 
 def test_study_names_one_axis_or_several():
@@ -301,10 +300,10 @@ def test_totals_are_read_from_the_tables_and_leave_out_what_does_not_count(tmp_p
         round_row = one | {"wall_s": 2.0 * index, "bytes_up": up, "bytes_down": 5, "losses": {}}
         writer.write(index, {"rounds": [round_row], "messages": rows, "privacy": [spent]})
     writer.close()
-    totals = read_totals(tmp_path)
+    totals = totals_of({name: read_table(tmp_path, name) for name in ("rounds", "privacy", "messages")})
     assert totals.cost == Cost(130, 10, 3.0, epsilon=1.0)
     assert totals.cost.wall_s == 4.0
-    assert (totals.raw_bytes_up, totals.raw_bytes_down, totals.raw_bytes) == (390, 10, 400)
+    assert (totals.raw.bytes_up, totals.raw.bytes_down, totals.raw.bytes) == (390, 10, 400)
     assert (totals.privacy["epsilon"], totals.privacy["delta"]) == (1.0, 1e-6)
 
 

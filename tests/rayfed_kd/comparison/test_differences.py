@@ -20,7 +20,7 @@ from rayfed_kd.comparison.differences import (
     student_t,
 )
 from rayfed_kd.comparison.studies import Claim, Study
-from rayfed_kd.comparison.study_tables import without_rows
+from rayfed_kd.comparison.study_changes import without_rows
 from rayfed_kd.comparison.table_text import remarks
 from rayfed_kd.comparison.writers.all_tables import claim_cells, main_table, render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex

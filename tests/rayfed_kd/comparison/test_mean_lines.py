@@ -2,8 +2,7 @@
 
 import pytest
 
-from rayfed_kd.comparison.costs import Cost
-from rayfed_kd.comparison.curves import Curve
+from rayfed_kd.comparison.curves import Cost, Curve
 from rayfed_kd.comparison.writers.pictures import lines_over_cost, mean_line
 from rayfed_kd.results.charts.lines import Line
 

@@ -12,8 +12,8 @@ from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.studies import Study
+from rayfed_kd.comparison.study_changes import without_rows
 from rayfed_kd.comparison.study_selection import select_studies
-from rayfed_kd.comparison.study_tables import without_rows
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.charts.figure import COLOURS, DASHES, MARKS
 from rayfed_kd.results.charts.lines import Line, lines_figure
