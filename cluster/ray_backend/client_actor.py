@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -61,9 +61,14 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
     return gpu(deterministic)
 
 
-def _packed(states: Sequence[LiveState]) -> list[Mapping[str, Any]] | None:
-    """States as they leave this process after each step: no other copy outlives it. None: there is none."""
-    return None if all(one.state is None for one in states) else [one.resolve() for one in states]
+def _packed(states: Sequence[LiveState]) -> Any:
+    """States as they leave this process after each step: no other copy outlives it. None: there is none.
+
+    Of one client its own.
+    """
+    if all(one.state is None for one in states):
+        return None
+    return states[0].resolve() if len(states) == 1 else [one.resolve() for one in states]
 
 
 class ClientActor:

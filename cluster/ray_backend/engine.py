@@ -16,14 +16,12 @@ from rayfed_kd.cluster.engine.calls import (
     EvaluationCall,
     NewProcessError,
     PersonalCall,
-    StepCall,
-    StepFacts,
     StepResult,
 )
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
 from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained, named
 from rayfed_kd.cluster.ray_backend.dispatch.job_queue import JobQueue
-from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, Pace, samples_of
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, samples_of
 from rayfed_kd.cluster.ray_backend.dispatch.patience import Patience
 from rayfed_kd.cluster.ray_backend.handles import Ahead, published, stored
 from rayfed_kd.cluster.ray_backend.placement import Plan
@@ -68,10 +66,12 @@ class RayEngine:
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._faults, self._tell, self._loop = faults, tell, loop
-        self._on_load, self._pace = on_load, Pace(sizes, architectures)
+        self._on_load = on_load
         self._clients = ClientHosts(actors, blueprint, plan, tell)
         self._open: dict[int, Job] = {}  # by number
-        self._waiting = JobQueue(self._clients, self._pace, lambda job: self._open.pop(job.number, None))
+        self._waiting = JobQueue(
+            self._clients, sizes, architectures, lambda job: self._open.pop(job.number, None)
+        )
         self._patience = Patience(faults.step_timeout_s, loop, len(self._clients))
         self._sizes = sizes
         # Filled by other threads, emptied by the event loop; a deque's append and popleft are thread-safe.
@@ -166,7 +166,7 @@ class RayEngine:
             outcomes = await call_host(self._clients.actors[host], jobs, self._ahead)
             answered = True
             for job, outcome in zip(jobs, outcomes, strict=True):
-                self._end(job, outcome, host)
+                self._end(job, outcome)
         except asyncio.CancelledError:
             if not turn.limit:  # the event loop ends
                 raise
@@ -184,13 +184,13 @@ class RayEngine:
             self._on_load(sum(self._clients.load))
             self._pump()
 
-    def _end(self, job: Job, outcome: Sequence[Any] | Exception, host: int | None = None) -> None:
-        """End a job with its results or an error. `host`: where it ran; None: it is given up."""
+    def _end(self, job: Job, outcome: Sequence[Any] | Exception) -> None:
+        """End a job with its results or an error."""
         self._open.pop(job.number, None)
         if not self._open:
             self._ahead.end_round()
-        if host is not None and job.step is not None and not isinstance(outcome, Exception):
-            self._learn(host, job.step, outcome[0].facts)
+        if job.step is not None and not isinstance(outcome, Exception):
+            self._waiting.learn(job.step, outcome[0].facts.seconds)
         for place, future in enumerate(job.futures):
             # The server's thread gives steps up at any moment, also between a look at `done` and this. The
             # error would end the other jobs of this call, whose results are there.
@@ -199,11 +199,6 @@ class RayEngine:
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome[place])
-
-    def _learn(self, host: int, call: StepCall, facts: StepFacts) -> None:
-        """Note how long a step took. One of a batched group is left out: it tells nothing of a step alone."""
-        if not facts.grouped and self._pace.note(host, call, facts.seconds):
-            self._waiting.sort()
 
     def _again(self, host: int, jobs: Sequence[Job], lost: str) -> None:
         """Queue a lost host's jobs again. Calls hold all that they need, so any allowed host may run them."""

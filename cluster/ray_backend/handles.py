@@ -132,18 +132,6 @@ class RowHandle:
         return self._own
 
 
-@dataclass(frozen=True)
-class OnlyRow(Handle):
-    """A handle on the arrays of a client that is a group of its own: nothing is shared, copied or kept."""
-
-    handle: RayHandle
-
-    def resolve(self) -> Mapping[str, Array]:
-        """The client's arrays, as read-only views of shared memory."""
-        (arrays,) = unstacked(self.handle.resolve())
-        return arrays  # type: ignore[no-any-return]
-
-
 def rows_of(ref: Any, count: int) -> Sequence[Handle]:
     """Handles on each client's arrays in an object.
 
@@ -152,8 +140,8 @@ def rows_of(ref: Any, count: int) -> Sequence[Handle]:
         count: number of its clients.
     """
     handle = RayHandle(ref)
-    if count == 1:
-        return [OnlyRow(handle)]
+    if count == 1:  # nothing is shared
+        return [handle]
     rows = Rows(handle)
     return [RowHandle(rows, place) for place in range(count)]
 

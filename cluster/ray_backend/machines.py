@@ -118,11 +118,9 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
 
 def check_seen(seen: Seen, blueprint: Blueprint) -> None:
     """Raises RunError if the machine runs other code than made the blueprint, or cannot import the method."""
-    different = differences(blueprint.identity, seen.identity)
-    if different:
-        raise RunError(f"machine {seen.machine}: {different}; {REMEDY}")
-    if seen.method:
-        raise RunError(f"machine {seen.machine}: {seen.method}; {REMEDY}")
+    fault = differences(blueprint.identity, seen.identity) or seen.method
+    if fault:
+        raise RunError(f"machine {seen.machine}: {fault}; {REMEDY}")
 
 
 def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen], how: How) -> Blueprint:

@@ -49,16 +49,21 @@ class PackedCalls:
 
 
 def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
-    """Clients' parts as one array a name, row by row; as they are if their names, shapes or types differ."""
+    """Clients' parts as one array a name, row by row; as they are if their names, shapes or types differ.
+
+    Of one client its own.
+    """
     first, kinds = parts[0], _kinds(parts[0])
-    if len(parts) == 1 or not first or any(_kinds(one) != kinds for one in parts[1:]):
+    if len(parts) == 1:
+        return first
+    if not first or any(_kinds(one) != kinds for one in parts[1:]):
         return list(parts)
     # Ray sees one array per name instead of one per client and name.
     return {name: np.stack([one[name] for one in parts]) for name in first}
 
 
 def unstacked(stack: Any) -> Sequence[Any]:
-    """What `stacked` gave, a mapping for each client again; lists of states as they are."""
+    """What `stacked` gave of several clients, a mapping for each again; lists of states as they are."""
     if not isinstance(stack, Mapping):
         return list(stack)
     count = len(next(iter(stack.values()), ()))

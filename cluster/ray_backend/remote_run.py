@@ -23,7 +23,6 @@ from rayfed_kd.cluster.ray_backend.placement import Plan, actor_selector, bundle
 from rayfed_kd.cluster.ray_backend.resources import divided, total
 from rayfed_kd.cluster.ray_backend.server_actor import BEGUN, ServerActor
 from rayfed_kd.errors import RayfedError, RunError
-from rayfed_kd.recipe.sections.placement import ResourceRecipe
 from rayfed_kd.results.telling import Event, as_teller
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.setting import Setting
@@ -273,7 +272,9 @@ def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
     """Ray's options of the server and of each client actor: each in its own bundle, if it has one."""
     options = []
     for number, bundle in enumerate(bundles(plan).places):
-        option: dict[str, Any] = resources_of(plan.actors[number])
+        request = plan.actors[number]
+        option: dict[str, Any] = {"num_cpus": request.num_cpus, "num_gpus": request.num_gpus}
+        option["resources"] = dict(request.resources)
         # An actor in a bundle is placed by the selector of the bundle; see `bundles`.
         if bundle < 0:
             option["label_selector"] = actor_selector(plan, number)
@@ -281,9 +282,3 @@ def actor_options(plan: Plan, group: Any) -> list[dict[str, Any]]:
             option["scheduling_strategy"] = PlacementGroupSchedulingStrategy(group, bundle)
         options.append(option)
     return options
-
-
-def resources_of(request: ResourceRecipe) -> dict[str, Any]:
-    """Ray's options for a request, but for its labels."""
-    own = dict(request.resources)
-    return {"num_cpus": request.num_cpus, "num_gpus": request.num_gpus, "resources": own}

@@ -40,17 +40,6 @@ class Node:
         """Its resources of the cluster's own, to follow CPUs and GPUs: ", 5 licence"."""
         return _own(self.resources)
 
-    def divided(self, share: int) -> Node:
-        """The part of this machine that each of `share` simultaneous runs may use."""
-        own = {name: amount / share for name, amount in self.resources.items()}
-        return replace(
-            self,
-            cpus=self.cpus / share,
-            gpus=self.gpus / share,
-            memory_bytes=self.memory_bytes / share,
-            resources=own,
-        )
-
     def admits(self, request: ResourceRecipe) -> bool:
         """Whether the machine's labels match the request's label selector."""
         return all(
@@ -60,7 +49,16 @@ class Node:
 
 def divided(nodes: Iterable[Node], runs: int) -> tuple[Node, ...]:
     """The part of every machine that each of so many simultaneous runs may use."""
-    return tuple(node.divided(runs) for node in nodes)
+    return tuple(
+        replace(
+            node,
+            cpus=node.cpus / runs,
+            gpus=node.gpus / runs,
+            memory_bytes=node.memory_bytes / runs,
+            resources={name: amount / runs for name, amount in node.resources.items()},
+        )
+        for node in nodes
+    )
 
 
 def amounts(actor: ResourceRecipe) -> dict[str, float]:

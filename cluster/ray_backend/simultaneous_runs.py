@@ -30,8 +30,15 @@ def runs_at_a_time(option: str, asked: int | None, runs: int, recipe: Recipe, no
     """
     if asked is None:
         return rooms(recipe, nodes, runs)
-    check_room(option, min(runs, asked), recipe, nodes)
-    return min(runs, asked)
+    wanted = min(runs, asked)
+    if wanted > 1 and not _has_room(recipe, divided(nodes, wanted)):
+        raise RecipeError(
+            f"{option} {wanted}: one part in {wanted} of every machine does not hold a server of "
+            f"{shown_request(recipe.placement.server)} and a client actor of "
+            f"{shown_request(recipe.placement.client)}, on {shown_machines(nodes)}; "
+            f"expected at most {rooms(recipe, nodes, wanted)}"
+        )
+    return wanted
 
 
 def rooms(recipe: Recipe, nodes: Sequence[Node], most: int) -> int:
@@ -50,20 +57,6 @@ def rooms(recipe: Recipe, nodes: Sequence[Node], most: int) -> int:
     bound = min(most, *fits) if fits else min(most, len(nodes))
     # All machines together may have room for more than the parts of each: an actor lies on one of them.
     return next((runs for runs in range(bound, 1, -1) if _has_room(recipe, divided(nodes, runs))), 1)
-
-
-def check_room(option: str, wanted: int, recipe: Recipe, nodes: Sequence[Node]) -> None:
-    """Check that so many runs have room at a time, which a user asked for.
-
-    Raises: RecipeError, naming the option and how many have.
-    """
-    if wanted > 1 and not _has_room(recipe, divided(nodes, wanted)):
-        raise RecipeError(
-            f"{option} {wanted}: one part in {wanted} of every machine does not hold a server of "
-            f"{shown_request(recipe.placement.server)} and a client actor of "
-            f"{shown_request(recipe.placement.client)}, on {shown_machines(nodes)}; "
-            f"expected at most {rooms(recipe, nodes, wanted)}"
-        )
 
 
 def _has_room(recipe: Recipe, nodes: Sequence[Node]) -> bool:

@@ -48,9 +48,8 @@ class ClientHosts:
         self.pinned, self._tell = plan.pinned, tell
         self.actors, self._blueprint, self._plan = actors, blueprint, plan
         self.load = [0] * len(actors)
-        self._every = tuple(range(len(actors)))
-        self.building = set(self._every)
-        self._new = set(self._every)  # hosts that were never built
+        self.building = set(range(len(actors)))
+        self._new = set(self.building)  # hosts that were never built
         self._longest_s: float | None = None  # seconds that the longest first build took
         self.gone: dict[int, str] = {}
         self._fault: Exception | None = None  # why no host can be built
@@ -58,23 +57,22 @@ class ClientHosts:
     def __len__(self) -> int:
         return len(self.actors)
 
-    def free(self, job: Job, depth: int, slowness: Callable[[int], int] = lambda host: 0) -> int | None:
+    def free(self, job: Job, depth: int) -> int | None:
         """The host that a job goes to now; None: none has room.
 
         Args:
             job: the job.
             depth: number of calls that a host may have.
-            slowness: host -> how slow it is; of equally loaded hosts the fastest is taken.
         """
         if self.pinned and job.client is not None:
             if job.client not in self.building:
                 return job.client  # whatever its load: the client's state is on this host
             if job.client in self._new:  # it is built in a moment; a lost one may take minutes
                 return None
-        built = [host for host in self._every if host not in self.building]
+        built = [host for host in range(len(self)) if host not in self.building]
         with_room = [host for host in built if self.load[host] < depth]
         # Of equals the lowest number; no result depends on the choice.
-        return min(with_room, key=lambda one: (self.load[one], slowness(one)), default=None)
+        return min(with_room, key=self.load.__getitem__, default=None)
 
     async def build(self, host: int, lost: str, waits: Callable[[], None] = lambda: None) -> None:
         """Build a new or restarted host as soon as it answers. Until then no other call is sent to it.
@@ -163,6 +161,6 @@ class ClientHosts:
         """Why no host can ever run a job; None if one can, or may come back."""
         if not self.gone or (self._fault is None and len(self.gone) < len(self)):
             return None
-        last = self._every[-1]
+        last = len(self) - 1
         text = f"{job}: no host came back for it; host {last} {self.gone.get(last)}"
         return self._fault or RunError(text)

@@ -70,12 +70,8 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
         StepResult(one, reply, state) if isinstance(one, StepFacts) else one
         for one, reply, state in zip(facts, replies, states, strict=True)
     ]
-    return [_of_job(own) for own in cut(results, sizes)]
-
-
-def _of_job(results: list[Any]) -> Any:
-    """A job's results, or the error of its group, which stands in place of each."""
-    return results[0] if isinstance(results[0], Exception) else results
+    # The error of a group stands in place of each of its results.
+    return [own[0] if isinstance(own[0], Exception) else own for own in cut(results, sizes)]
 
 
 async def _answer(ref: Any) -> Any:

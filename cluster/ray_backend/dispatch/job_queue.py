@@ -1,15 +1,18 @@
-"""The jobs that wait for a host, the longest first, and which of them goes where next."""
+"""The jobs that wait for a host, the longest first, and which of them goes where next.
+
+How long a step takes is learned from steps that ended, by step and architecture. It decides what starts first
+and what crosses together, never a result.
+"""
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
-from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job, Pace
+from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 
 # Seconds of work that short steps are combined to, in one call to a host: a call itself costs 1 to 4 ms.
 LEAST_S, MOST_S = 0.005, 0.05
@@ -20,12 +23,20 @@ class JobQueue:
 
     Args:
         hosts: which host a job may run on, and which has room.
-        pace: predicts how long steps take.
+        sizes: [K] training samples of each client.
+        kinds: [K] each client's architecture; empty: all have the same.
         drop: called with jobs that nobody waits for any more when their turn comes.
     """
 
-    def __init__(self, hosts: ClientHosts, pace: Pace, drop: Callable[[Job], object]) -> None:
-        self._hosts, self._pace, self._drop = hosts, pace, drop
+    def __init__(
+        self,
+        hosts: ClientHosts,
+        sizes: Sequence[int],
+        kinds: Sequence[str],
+        drop: Callable[[Job], object],
+    ) -> None:
+        self._hosts, self._sizes, self._kinds, self._drop = hosts, sizes, kinds, drop
+        self._rates = dict[tuple[str, str], float]()  # step and architecture -> seconds per sample
         self._jobs: list[Job] = []
 
     def __len__(self) -> int:
@@ -47,9 +58,18 @@ class JobQueue:
             self._jobs.remove(job)
         return ended
 
-    def sort(self) -> None:
-        """Put the jobs in order again, as more is known of how long they take."""
-        self._jobs.sort(key=self._order)
+    def learn(self, call: StepCall, seconds: float) -> None:
+        """Note how long a step took that had its host for itself."""
+        kind = self._kind(call)
+        new = kind not in self._rates
+        self._rates[kind] = seconds / max(self._sizes[call.facts.client], 1)
+        if new:
+            self._jobs.sort(key=self._order)
+
+    def expected_s(self, call: StepCall) -> float:
+        """Expected seconds of a step; infinite if none of that name and architecture has ended yet."""
+        # An empty client's step is taken for that of one sample.
+        return self._rates.get(self._kind(call), math.inf) * max(self._sizes[call.facts.client], 1)
 
     def next(self) -> tuple[int, list[Job]] | None:
         """Take out what starts now: a job, or a job and short steps that cross with it.
@@ -64,11 +84,13 @@ class JobQueue:
             self._drop(job)
         return None
 
-    def _order(self, job: Job) -> tuple[float, int]:
-        call: Any = job.calls[0]
-        if not isinstance(call, StepCall):
-            return -float(job.samples), job.number
-        return -sum(map(self._pace.work, job.calls)), job.number
+    def _kind(self, call: StepCall) -> tuple[str, str]:
+        return call.step, self._kinds[call.facts.client] if self._kinds else ""
+
+    def _order(self, job: Job) -> tuple[float, int, int]:
+        """Evaluations and steps of unknown length first, by samples; the others by expected seconds."""
+        known = isinstance(job.calls[0], StepCall)
+        return -sum(map(self.expected_s, job.calls)) if known else -math.inf, -job.samples, job.number
 
     def _startable(self) -> tuple[int, int] | None:
         """The place in the queue of the first job that can start, and its host; None: none can."""
@@ -77,7 +99,7 @@ class JobQueue:
         # that become free earlier, as a call that was sent stays at its host.
         depth = 2 if len(self._jobs) > len(hosts) else 1
         for place, job in enumerate(self._jobs):
-            host = hosts.free(job, depth, self._pace.slowness)
+            host = hosts.free(job, depth)
             if host is not None:
                 return place, host
             if not hosts.pinned:  # all jobs find the hosts equally full
@@ -94,13 +116,13 @@ class JobQueue:
             return []
         # A host takes at most half of its share of the queue, so that all hosts end at about the same time.
         share = math.ceil(len(self._jobs) / (2 * len(hosts)))
-        chosen, work_s = list[Job](), self._pace.expected_s(first.step)
+        chosen, work_s = list[Job](), self.expected_s(first.step)
         for job in self._jobs:
             if work_s >= MOST_S or (len(chosen) >= share and work_s >= LEAST_S):
                 break
             if job.step is None or job.lost or job.done:
                 continue
-            work_s += self._pace.expected_s(job.step)
+            work_s += self.expected_s(job.step)
             chosen.append(job)
         if chosen:
             taken = {job.number for job in chosen}

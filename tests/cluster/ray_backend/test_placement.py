@@ -6,7 +6,7 @@ import pytest
 
 from rayfed_kd.cluster.ray_backend.placement import bundles, plan_hosts
 from rayfed_kd.cluster.ray_backend.remote_run import actor_options
-from rayfed_kd.cluster.ray_backend.resources import Node
+from rayfed_kd.cluster.ray_backend.resources import Node, divided
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.timing.reading import read_timing
@@ -158,7 +158,7 @@ def test_bundles_are_the_server_and_every_host_by_hand():
 
 
 def test_share_of_a_machine_is_a_part_of_everything():
-    node = Node(8, 2, 64 * GIB, {"big": 4}, {"kind": "x"}, "id", sees_folder=False).divided(2)
+    (node,) = divided([Node(8, 2, 64 * GIB, {"big": 4}, {"kind": "x"}, "id", sees_folder=False)], 2)
     assert node == Node(4, 1, 32 * GIB, {"big": 2}, {"kind": "x"}, "id", sees_folder=False)
 
 

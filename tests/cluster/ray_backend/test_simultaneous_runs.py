@@ -3,7 +3,7 @@
 import pytest
 
 from rayfed_kd.cluster.ray_backend.resources import Node
-from rayfed_kd.cluster.ray_backend.simultaneous_runs import check_room, rooms
+from rayfed_kd.cluster.ray_backend.simultaneous_runs import rooms, runs_at_a_time
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 
@@ -32,6 +32,6 @@ def test_runs_at_a_time_have_room_on_their_part_of_every_machine():
     recipe, nodes = load_recipe({"method": {"name": "fedavg"}}), [Node(2, 0, 4 * GIB)] * 3
     assert rooms(recipe, nodes, 100) == 2
     assert rooms(recipe, nodes, 1) == 1
-    check_room("--jobs", 2, recipe, nodes)
+    assert runs_at_a_time("--jobs", 2, 5, recipe, nodes) == 2
     with pytest.raises(RecipeError, match=r"^--jobs 3: .* on 3 machine\(s\) \(2 CPU.*; expected at most 2$"):
-        check_room("--jobs", 3, recipe, nodes)
+        runs_at_a_time("--jobs", 3, 5, recipe, nodes)
