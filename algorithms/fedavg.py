@@ -65,11 +65,8 @@ class FedAvg(OneExchange[ServerState, None]):
 
     @property
     def up(self) -> Declaration:
-        """The model, averaged; with `track_oca` also in slots by n_k, as hosts must then weigh it."""
-        options = self.options
-        if options.track_oca and options.weighting == "uniform":
-            return {"student": "weights"}
-        return {"student": options.model("slots" if options.track_oca else None)}
+        """The model, averaged; with `track_oca` each client's is kept as well."""
+        return {"student": "weights" if self.options.track_oca else self.options.model()}
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """w^0; with `track_oca` also empty slots, where an unseen client counts as w^0."""

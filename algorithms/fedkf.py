@@ -29,7 +29,6 @@ from torch import Tensor
 
 from rayfed_kd.protocol import (
     Architecture,
-    Averaged,
     ClientContext,
     Cohort,
     Drawn,
@@ -131,7 +130,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
     server_keeps = "ACA, OCA, all clients' latest models"
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}
-    up = {"student": Averaged("weights", by="samples", slots="slots")}
+    up = {"student": "weights"}
     evaluates = ("global", "oca")
 
     def architectures(self) -> Mapping[str, Architecture]:

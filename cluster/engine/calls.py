@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rayfed_kd.cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
-from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number, PartRef
+from rayfed_kd.protocol import Array, DispatchFacts, Handle, Number
 from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.protocol.wire import Memory, PartSize
 
@@ -59,8 +59,6 @@ class StepCall:
         number: number of this dispatch in the run, from 1; an observation's number is not used.
         observing: whether the step is an observation: the state after it is discarded.
         told: what features at the server tell their counterparts at hosts, by name, as privacy its clip.
-        replaces: if hosts sum replies and the server keeps clients' latest parts in slots: part -> the slot
-            that the reply will replace, and what that weighs; empty for a client's first. None: no slots.
     """
 
     step: str
@@ -72,7 +70,6 @@ class StepCall:
     number: int = 0
     observing: bool = False
     told: Mapping[str, float] = field(default_factory=dict)
-    replaces: Mapping[str, tuple[PartRef, float]] | None = None
 
     def __str__(self) -> str:
         return f"round {self.facts.round}, client {self.facts.client}, {self.step}"
@@ -104,8 +101,6 @@ class StepFacts:
         rss_mb: memory of the host's process after the step, in MiB.
         weights: averaged part -> what its host multiplied it by to add it to its group's sum; None: parts are
             not summed.
-        replaced: part -> what its host multiplied the client's slot by to add it to the sum of those that the
-            group replaces.
         told: what features at hosts tell their counterparts at the server, by name.
         gpu: its use of the device; of a group, whose steps interleave, all copies stand in the first step's.
             None: the host computes on the CPU.
@@ -125,7 +120,6 @@ class StepFacts:
     refused: tuple[str, ...] = ()
     told: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] | None = None
-    replaced: Mapping[str, float] = field(default_factory=dict)
     gpu: GpuUse | None = None
 
 
@@ -137,14 +131,11 @@ class StepResult:
         facts: the facts, as values.
         parts: the reply's encoded parts by name, by reference; a `GroupSum` if its host summed them.
         state: the client's packed new state, as "state", by reference.
-        single: the client's own encoded parts, where its host summed them and the server keeps them in a
-            slot, by reference; None: nobody keeps them.
     """
 
     facts: StepFacts
     parts: Handle
     state: Handle
-    single: Handle | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rayfed_kd.cluster.engine.calls import EvaluationCall, Held, PersonalCall, S
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.personal import evaluate_personal
 from rayfed_kd.cluster.engine.running import cut, run_together
-from rayfed_kd.cluster.engine.summing import sum_groups, summed_results
+from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum
 
@@ -44,7 +44,8 @@ class LocalEngine:
             done = sum_groups(self._host, cut(calls, summed))
             group = GroupSum(Held(done.sums), [call.facts.client for call in calls])
             return [
-                _done(one) for one in summed_results(done.facts, group, done.states, map(Held, done.parts))
+                _done(StepResult(facts, group, state))
+                for facts, state in zip(done.facts, done.states, strict=True)
             ]
         return [
             _done(StepResult(facts, Held(parts), state))

@@ -18,9 +18,9 @@ class Done(NamedTuple):
 
     Attributes:
         facts: with the weights of summed replies; for each step of a failed group its StepError.
-        parts: encoded parts of each reply; of summed ones those that the server keeps in slots, or none.
+        parts: encoded parts of each reply; none where replies are summed.
         states: the clients' new ones.
-        sums: of summed replies by part, float64; those of replaced slots by `of_slots(part)`.
+        sums: of summed replies by part, float64.
     """
 
     facts: list[Any]  # StepFacts | StepError

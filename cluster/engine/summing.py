@@ -1,31 +1,27 @@
-"""What a host does under `local.sum_replies`: groups of steps, and a sum of each averaged part.
-
-Where the server keeps clients' latest parts in slots, a second sum is of the slots that the group replaces.
-"""
+"""What a host does under `local.sum_replies`: groups of steps, and a sum of each averaged part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.calls import StepCall, StepError, StepFacts, StepResult
+from rayfed_kd.cluster.engine.calls import StepCall, StepError, StepFacts
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.running import Done, run_together
 from rayfed_kd.models.vectors import WeightedSum
-from rayfed_kd.protocol import Array, Averaged, Handle, to_array
+from rayfed_kd.protocol import Array, Averaged, to_array
 from rayfed_kd.protocol.declaration import UNIFORM
 from rayfed_kd.protocol.messages import Number, is_finite
-from rayfed_kd.protocol.summed import GroupSum, of_slots
 
 
 def sum_groups(host: Host, groups: Sequence[Sequence[StepCall]]) -> Done:
     """Run groups of steps one after another, and add their replies together.
 
-    No more than one group's parts are in memory at a time, but for those that go into slots.
+    No more than one group's parts are in memory at a time.
 
     Raises: StepError if the method raised for one of them, or a reply cannot be added to the others.
     """
@@ -34,35 +30,19 @@ def sum_groups(host: Host, groups: Sequence[Sequence[StepCall]]) -> Done:
         for call, (facts, parts, state) in zip(group, run_together(host, group), strict=True):
             done.facts.append(_summed(host, call, facts, parts, totals))
             done.states.append(state)
-            if call.replaces is not None:
-                done.parts.append(parts)
     return done._replace(sums={name: to_array(one.total) for name, one in totals.items()})
 
 
 def _summed(
     host: Host, call: StepCall, facts: StepFacts, parts: Mapping[str, Array], sums: dict[str, WeightedSum]
 ) -> StepFacts:
-    """Add a reply, and the slots that it replaces, to the sums; the facts with the weights that were used."""
+    """Add a reply to the sums; the facts with the weights that were used."""
     decoded, weights = host.setting.wires["up"].decoded(parts), dict[str, float]()
     for name, part in host.setting.method.up.items():
         if name in decoded and isinstance(part, Averaged):
             weights[name] = _weight(call, name, part.by, facts.metadata)
             _add(call, name, sums, decoded[name], weights[name])
-    replaced = dict[str, float]()
-    for name, (slot, weight) in (call.replaces or {}).items():
-        replaced[name] = weight
-        _add(call, of_slots(name), sums, to_array(slot.load()), weight)
-    return replace(facts, weights=weights, replaced=replaced)
-
-
-def summed_results(
-    facts: Sequence[StepFacts], group: GroupSum, states: Sequence[Handle], singles: Iterable[Handle]
-) -> list[StepResult]:
-    """The results of a group as the server gets them; arguments as in `Done`, by reference."""
-    kept: Sequence[Handle | None] = list(singles) or [None] * len(facts)
-    return [
-        StepResult(one, group, state, single) for one, state, single in zip(facts, states, kept, strict=True)
-    ]
+    return replace(facts, weights=weights)
 
 
 def _weight(call: StepCall, part: str, number: str, metadata: Mapping[str, Number]) -> float:

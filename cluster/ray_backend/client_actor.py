@@ -108,16 +108,15 @@ class ClientActor:
             sizes: of the groups of calls that train as one batch, in order; a step alone is a group of one.
             sums: whether to add the replies together.
         Returns: the packed facts, with a StepError for each step of a failed group unless replies are summed;
-            all stacked parts, or the sums; the states of each group (None if no client keeps one); with sums,
-            each reply that goes into a slot. All but the first stay in the object store, so that keeping one
-            does not keep the others there.
+            all stacked parts, or the sums; the states of each group (None if no client keeps one). All but
+            the first stay in the object store, so that keeping one does not keep the others there.
         """
         groups = cut(packed.calls(), sizes)
         done = sum_groups(self._host, groups) if sums else run_groups(self._host, groups)
         # One object for a group's states: a client's own is copied out of it where it is kept.
         states = [_packed(group) for group in cut(done.states, sizes)]
         parts = done.sums if sums else stacked(done.parts)
-        return [pickle.dumps(done.facts), parts, *states, *(done.parts if sums and done.parts else ())]
+        return [pickle.dumps(done.facts), parts, *states]
 
     def evaluate(self, call: EvaluationCall | PersonalCall) -> EvaluationResult | PersonalResult:
         """Evaluate a shared model on a stretch of test samples, or a client's own model."""

@@ -80,11 +80,11 @@ def published(arrays: Mapping[str, Array]) -> RayHandle | Enclosed:
 
 def stored(result: StepResult) -> StepResult:
     """A result whose parts and state are in the object store of this machine, or with the calls if small."""
-    parts, state, single = result.parts, result.state, result.single
+    parts, state = result.parts, result.state
     parts = parts.copied(published) if isinstance(parts, GroupSum) else published(parts.resolve())
     if result.facts.keeps_state:
         state = RayHandle(ray.put({**state.resolve()}))
-    return StepResult(result.facts, parts, state, single and published(single.resolve()))
+    return StepResult(result.facts, parts, state)
 
 
 class Rows:

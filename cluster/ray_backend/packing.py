@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayfed_kd.cluster.engine.calls import StepCall
-from rayfed_kd.protocol import Array, Handle, PartRef
+from rayfed_kd.protocol import Array, Handle
 
 Parts = Mapping[str, Array]
 
@@ -25,24 +25,23 @@ class PackedCalls:
 
     Attributes:
         plain: the pickled fields without handles.
-        handles: each call's message, state and slots, not pickled, as Ray must see references to keep objects
-            alive.
+        handles: each call's message and state, not pickled, as Ray must see references to keep objects alive.
     """
 
     plain: bytes
-    handles: Sequence[tuple[Handle, Handle | None, Mapping[str, tuple[PartRef, float]] | None]]
+    handles: Sequence[tuple[Handle, Handle | None]]
 
     @classmethod
     def of(cls, calls: Sequence[StepCall]) -> PackedCalls:
         """Pack a group's calls."""
         plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing, c.told) for c in calls]
-        return cls(pickle.dumps(plain), [(call.message, call.state, call.replaces) for call in calls])
+        return cls(pickle.dumps(plain), [(call.message, call.state) for call in calls])
 
     def calls(self) -> list[StepCall]:
         """The unpacked calls, in order."""
         return [
-            StepCall(step, facts, message, metadata, state, version, number, observing, told, replaces)
-            for (step, facts, metadata, version, number, observing, told), (message, state, replaces) in zip(
+            StepCall(step, facts, message, metadata, state, version, number, observing, told)
+            for (step, facts, metadata, version, number, observing, told), (message, state) in zip(
                 pickle.loads(self.plain), self.handles, strict=True
             )
         ]

@@ -59,15 +59,6 @@ class ReceivedParts(Mapping[str, Tensor]):
         self._handle = self._handle.own()
         return self
 
-    @property
-    def plain(self) -> Handle:
-        """What another process resolves to the same arrays: the handle, if they travelled as they are."""
-        return self if self._wire.codes else self._handle
-
-    def on(self, handle: Handle) -> ReceivedParts:
-        """Parts of these names behind another handle, which are fetched each time."""
-        return ReceivedParts(handle, self._names, self._wire, keeps=False, sent=self._sent)
-
     def end_round(self) -> None:
         """Release the arrays. Later accesses, as of a slot whose client returns, fetch them each time."""
         self._arrays, self._keeps = None, False

@@ -233,8 +233,6 @@ class Simulation:
         method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
         features = self.run_state.features
-        for feature in features:
-            feature.begin_round(method, server)
         cohort = EngineCohort(round_index, self.run_state)
         # For modules that draw from torch's global generators, as dropout does.
         where = f"round {round_index}, server of {self.setting.recipe.method.name}"

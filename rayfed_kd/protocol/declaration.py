@@ -12,10 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
-
-from rayfed_kd.errors import RunError
-from rayfed_kd.protocol.summed import KeptSlots
+from typing import Literal, get_args
 
 Kind = Literal[
     "weights",
@@ -53,12 +50,9 @@ class Averaged(Part):
 
     Attributes:
         by: the number of a reply that weighs its part in the mean; "uniform": all count the same.
-        slots: the attribute of the server's state with the `Slots` that keep every client's latest part, by
-            the same weights; the server changes them through `Slots.after`. None: only means are used.
     """
 
     by: str = UNIFORM
-    slots: str | None = None
 
 
 class Unaligned(Part):
@@ -91,29 +85,6 @@ def kinds(declared: Declaration) -> dict[str, Kind]:
     }
 
 
-def sums_suffice(up: Declaration) -> bool:
-    """Whether hosts may sum the replies: the server uses means, and `Slots.after` where it keeps slots."""
-    return bool(up) and all(isinstance(part, Averaged) for part in up.values())
-
-
 def means_suffice(up: Declaration) -> bool:
-    """Whether the server uses means alone, as noise at the server and secure aggregation need it."""
-    return sums_suffice(up) and not _slots(up)
-
-
-def kept_slots(up: Declaration, server: Any) -> dict[str, KeptSlots]:
-    """Part -> the slots in the server's state that keep every client's latest.
-
-    Raises: RunError if the state has no such attribute.
-    """
-    for name, attribute in _slots(up).items():
-        if not hasattr(server, attribute):
-            raise RunError(
-                f"the method declares that `{attribute}` of the server's state keeps {name!r}, and there is "
-                "no such attribute; expected Slots there"
-            )
-    return {name: getattr(server, attribute) for name, attribute in _slots(up).items()}
-
-
-def _slots(up: Declaration) -> dict[str, str]:
-    return {name: part.slots for name, part in up.items() if isinstance(part, Averaged) and part.slots}
+    """Whether the server uses means alone, as sums at hosts, noise at the server and secure sums need."""
+    return bool(up) and all(isinstance(part, Averaged) for part in up.values())

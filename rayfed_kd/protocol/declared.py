@@ -14,7 +14,7 @@ AVERAGED = "Averaged(KIND, by=NUMBER) in `up`"
 # Members that a method had before its parts said so -> what says it now.
 REPLACED = {
     **dict.fromkeys(("averages", "averages_only", "averaged_by", "sums_suffice"), AVERAGED),
-    "slots": "Averaged(KIND, by=NUMBER, slots=ATTRIBUTE) in `up`",
+    "slots": "a kind alone in `up`, as 'weights'",
     "aligned": "Unaligned(KIND) in `up`",
     "asks": "Answers(KIND) in `up`",
     "public_needed": "`public`, which may be a property",

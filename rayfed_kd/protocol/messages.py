@@ -17,7 +17,7 @@ from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import MisuseError, RunError, kind_of
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol.mean_rules import Lateness, MeanRule, SealedParts
-from rayfed_kd.protocol.summed import SummedReply, sum_of_groups, sum_of_slots
+from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
 
 Number = int | float
 Array = np.ndarray[Any, Any]
@@ -181,29 +181,16 @@ class Replies(Sequence[Reply]):
         return Replies(replies, self._rule)
 
     def refs(self, name: str) -> dict[int, PartRef]:
-        """Client -> its part `name` by reference, unresolved, also where hosts have summed the parts.
+        """Client -> its part `name` by reference, unresolved.
 
-        Raises: RunError if hosts have summed them, and this part is not declared as kept in slots.
+        Raises: RunError if hosts have summed them, as the method declares them Averaged.
         """
-        if any(reply.handle is None for reply in self._replies):
+        if self.summed:
             raise RunError(
-                f"{self._replies[0].origin}: slots of {name!r} change, and hosts have summed the replies; "
-                "expected the part declared as Averaged(..., slots=...), or local.sum_replies=off"
+                f"{self._replies[0].origin}: the method keeps each client's {name!r}, and hosts have summed "
+                "them, as it declares them Averaged; expected a kind alone, or local.sum_replies=off"
             )
         return {reply.client: reply.ref(name) for reply in self._replies}
-
-    def slots_change(self, name: str, weights: Sequence[float], before: Mapping[int, float]) -> Tensor:
-        """How the sum of slots changes by these replies, [..] float64, from what hosts have summed.
-
-        Args:
-            name: of the part.
-            weights: of the new parts, one a reply.
-            before: client -> the weight of its slot now, of those that have one.
-        Raises: RunError if hosts weighed parts or slots otherwise.
-        """
-        total = sum_of_groups(self._replies, name, weights)
-        old = sum_of_slots(self._replies, name, before)
-        return total if old is None else total.sub_(old)
 
     def mean(self, name: str) -> Tensor:
         """The plain mean of the part `name`, float32, added in client order in float64.

@@ -3,11 +3,6 @@
     host of a group g    S_g = sum over its clients of n_k w_k, in client order, float64
     server               w <- (sum over groups of S_g) / (sum over all clients of n_k)
 
-Where the server keeps every client's latest vector v_k in a slot, with the weight m_k, and their sum:
-
-    host of a group g    O_g = sum over its clients seen before of m_k v_k, float64
-    server               total <- total + sum over groups of S_g - sum over groups of O_g
-
 Without the option the server adds all n_k w_k one after another. Both add in float64 and round to float32
 once, at the end. Only the order of the additions differs.
 """
@@ -64,26 +59,10 @@ class SummedReply(NamedTuple):
     Attributes:
         group: the sums that they are in.
         weights: part -> n_k, by which the host multiplied it.
-        replaced: part -> m_k, by which the host multiplied the client's slot; none for a client without one.
     """
 
     group: GroupSum
     weights: Mapping[str, float]
-    replaced: Mapping[str, float]
-
-
-class KeptSlots(Protocol):
-    """What hosts need of a server's slots.
-
-    Attributes:
-        entries: client -> its latest part, by reference.
-        weights: client -> what that weighs in the slots' sum.
-    """
-
-    @property
-    def entries(self) -> Mapping[int, Any]: ...
-    @property
-    def weights(self) -> Mapping[int, float]: ...
 
 
 class Answer(Protocol):
@@ -92,11 +71,6 @@ class Answer(Protocol):
     client: int
     origin: str
     summed: SummedReply | None
-
-
-def of_slots(part: str) -> str:
-    """The name under which hosts send the sum of the slots of a part; no part has a name with a slash."""
-    return f"replaced/{part}"
 
 
 def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float]) -> Tensor:
@@ -134,34 +108,6 @@ def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float])
             f"{replies[0].origin}: sums of clients {summed} came for the replies of "
             f"{[reply.client for reply in replies]}; expected the same clients, or local.sum_replies=off"
         )
-    return _added(groups, name)
-
-
-def sum_of_slots(replies: Sequence[Answer], name: str, weights: Mapping[int, float]) -> Tensor | None:
-    """Add the sums of the slots of a part that these replies replace, group after group.
-
-    Args:
-        replies: as in `sum_of_groups`.
-        weights: client -> m_k, of those that have a slot.
-    Returns: sum_k m_k v_k, float64; None: no client has a slot.
-    Raises: RunError if a host weighed a slot otherwise.
-    """
-    groups: dict[int, GroupSum] = {}
-    for reply in replies:
-        assert reply.summed is not None
-        used, wanted = reply.summed.replaced.get(name), weights.get(reply.client)
-        if used != wanted:
-            raise RunError(
-                f"{reply.origin}: the client's slot of {name!r} weighs {wanted}, and its host took it off "
-                f"with {used}; expected Averaged(..., slots=...) to name what `Slots.after` changes, or "
-                "local.sum_replies=off"
-            )
-        if used is not None:
-            groups.setdefault(id(reply.summed.group), reply.summed.group)
-    return _added(groups, of_slots(name)) if groups else None
-
-
-def _added(groups: Mapping[int, GroupSum], name: str) -> Tensor:
     sums = _Sums(list(groups.values()), name)
     return weighted_sum(sums, [1.0] * len(sums))
 

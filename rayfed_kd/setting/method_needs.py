@@ -10,7 +10,7 @@ from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.features.codecs.loading import Codecs
 from rayfed_kd.protocol import Method
-from rayfed_kd.protocol.declaration import sums_suffice
+from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 
@@ -110,7 +110,7 @@ def check_summed_replies(recipe: Recipe, method: Method[Any, Any], codecs: Codec
     if size == "off":
         return
     reason = _of_recipe(recipe, codecs)
-    if not sums_suffice(method.up):
+    if not means_suffice(method.up):
         reason = (
             f"{recipe.method.name} with these options uses single replies, and hosts would send sums; "
             "expected off, or a method that declares all parts of its replies as Averaged"

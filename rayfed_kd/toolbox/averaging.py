@@ -36,13 +36,9 @@ class AveragingOptions(AggregationOptions):
 
     weighting: Weighting = Field("samples", description="a client's weight in the mean")
 
-    def model(self, slots: str | None = None) -> Kind | Averaged:
-        """How a reply's model is declared: Averaged by `weighting`; a robust mean reads each by itself.
-
-        Args:
-            slots: as in `Averaged`.
-        """
-        return Averaged("weights", self.weighting, slots) if self.aggregation == "mean" else "weights"
+    def model(self) -> Kind | Averaged:
+        """How a reply's model is declared: Averaged by `weighting`; a robust mean reads each by itself."""
+        return Averaged("weights", self.weighting) if self.aggregation == "mean" else "weights"
 
 
 @dataclass(frozen=True)

@@ -56,22 +56,14 @@ class Slots:
     def after(self, replies: Replies, name: str, weights: Sequence[float]) -> Slots:
         """The slots after an exchange: the part `name` of every reply, with its weight.
 
-        Where hosts have summed replies, it costs two vectors for each of their groups, and no client's own is
-        fetched; the part is declared as `Averaged(..., slots=...)` for that.
-
         Args:
             replies: all of an exchange.
             name: of the part.
             weights: one a reply, in their order.
         """
-        new = dict(zip(replies.clients, weights, strict=True))
         refs = replies.refs(name)
-        if not replies.summed:
-            return self.replaced({client: (refs[client], weight) for client, weight in new.items()})
-        before = {client: self.weights[client] for client in new if client in self.entries}
-        total = self.total + replies.slots_change(name, weights, before)
-        weights_now = {**self.weights, **new}
-        return Slots(total, math.fsum(weights_now.values()), {**self.entries, **refs}, weights_now)
+        new = zip(replies.clients, weights, strict=True)
+        return self.replaced({client: (refs[client], weight) for client, weight in new})
 
     def scaled(self, factor: float) -> Slots:
         """The same slots with every weight times `factor`: a weight that shrinks with time (KDIA)."""

@@ -2,7 +2,6 @@ r"""What the server fetches, holds and computes against the cohort's size, with 
 
     python tests/benchmarks/cohort.py                               # cohorts of 10 and 100, 2.2 M and 11 M
     python tests/benchmarks/cohort.py --cohorts 10 100 1000 --hidden 2800
-    python tests/benchmarks/cohort.py --cohorts 10 100 --hidden 2800 --slots      # and OCA, as FedKF has it
 
 FedAvg on Ray, two client actors, an MLP on made-up images of MNIST's size; a client does one step on eight
 samples, so that what is measured is what a reply costs. All clients take part. `local.sum_replies` makes
@@ -34,9 +33,9 @@ HEADER = """
 SAMPLES, HOSTS, MIB = 8, 2, 2**20
 
 
-def recipe(hidden: int, cohort: int, sums: int | str, rounds: int, slots: bool) -> dict[str, Any]:
+def recipe(hidden: int, cohort: int, sums: int | str, rounds: int) -> dict[str, Any]:
     return {
-        "method": {"name": "fedavg", "track_oca": slots},
+        "method": {"name": "fedavg"},
         "model": {"name": "mlp", "hidden": hidden},
         "data": {"name": "synthetic", "samples": SAMPLES * cohort, "classes": 10, "shape": [1, 28, 28]},
         "partition": {"name": "iid", "clients": cohort},
@@ -89,8 +88,8 @@ class Watch:
             self.everything = max(self.everything, total)
 
 
-def measure(hidden: int, cohort: int, sums: int | str, rounds: int, slots: bool) -> None:
-    watch, asked = Watch(), recipe(hidden, cohort, sums, rounds, slots)
+def measure(hidden: int, cohort: int, sums: int | str, rounds: int) -> None:
+    watch, asked = Watch(), recipe(hidden, cohort, sums, rounds)
     with TemporaryDirectory() as folder, watch.looking():
         result = rayfed_kd.run(asked, [f"results.folder={folder}/run"])
     table = result.tables["rounds"]
@@ -114,14 +113,13 @@ def main() -> None:
     parser.add_argument("--sums", type=int, default=4, help="sums a round")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", choices=["off", "sums"], help="one of both forms")
-    parser.add_argument("--slots", action="store_true", help="the server keeps every client's latest model")
     options = parser.parse_args()
     sys.stdout.write(HEADER)
     for hidden in options.hidden:
         for cohort in options.cohorts:
             for sums in ("off", max(2, -(-cohort // options.sums))):
                 if options.only in (None, "off" if sums == "off" else "sums"):
-                    measure(hidden, cohort, sums, options.rounds, options.slots)
+                    measure(hidden, cohort, sums, options.rounds)
 
 
 if __name__ == "__main__":

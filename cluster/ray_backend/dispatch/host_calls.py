@@ -16,7 +16,6 @@ from rayfed_kd.cluster.engine.calls import (
     StepResult,
 )
 from rayfed_kd.cluster.engine.running import cut
-from rayfed_kd.cluster.engine.summing import summed_results
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.handles import Ahead, RayHandle, rows_of
 from rayfed_kd.cluster.ray_backend.liveness import memory_hint
@@ -50,21 +49,20 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
         return [[await _answer(actor.evaluate.options(name=str(jobs[0])).remote(first))]]
     calls, summed = [call for job in jobs for call in job.calls], bool(jobs[0].summed)
     sizes = list(jobs[0].summed) or [len(job.calls) for job in jobs]
-    kept = len(calls) if summed and first.replaces is not None else 0
     # The number of return values depends on the jobs. A group's name has all of its clients.
     name = shortened(named(jobs), LONGEST_NAME)
-    run = actor.run.options(num_returns=2 + len(sizes) + kept, name=name)
-    packed, parts, *rest = run.remote(PackedCalls.of(calls), sizes, summed)
+    run = actor.run.options(num_returns=2 + len(sizes), name=name)
+    packed, parts, *kept = run.remote(PackedCalls.of(calls), sizes, summed)
     facts = pickle.loads(await _answer(packed))
     done = [one for one in facts if isinstance(one, StepFacts)]
     if done:
         # Sums are about as large as one reply.
         counted = done[:1] if summed else done
         ahead.fetch(parts, done[0].node, sum(part.bytes for one in counted for part in one.sizes.values()))
-    states = [state for ref, size in zip(rest, sizes, strict=False) for state in rows_of(ref, size)]
+    states = [state for ref, size in zip(kept, sizes, strict=True) for state in rows_of(ref, size)]
     if summed:
         group = GroupSum(RayHandle(parts), [call.facts.client for call in calls])
-        return [summed_results(facts, group, states, map(RayHandle, rest[len(sizes) :]))]
+        return [[StepResult(one, group, state) for one, state in zip(facts, states, strict=True)]]
     replies = rows_of(parts, len(calls))
     results = [
         StepResult(one, reply, state) if isinstance(one, StepFacts) else one

@@ -20,9 +20,6 @@ class RoundFeature:
         """Plain numbers of its own that go down with each message, and up with each reply."""
         return 0
 
-    def begin_round(self, method: Method[Any, Any], server: Any) -> None:
-        """Called before a round, with the server's state."""
-
     def outgoing(self, call: StepCall) -> StepCall:
         """A dispatched step's call, or an observation's, as it is to go to a host."""
         return call

@@ -1,6 +1,6 @@
 """The features that a recipe asks for, at the server: sums of replies, an attack, privacy.
 
-Under `local.sum_replies` hosts get the slots that replies will replace, and send sums.
+Under `local.sum_replies` hosts send sums.
 
 An attack replaces attackers' replies on the server's side, where all replies of an exchange are together.
 An attacker's client trains honestly. Its reply is replaced before the method sees it, and the ledger counts
@@ -26,9 +26,9 @@ from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Array, Handle, Method, PartRef, Reply, to_array
-from rayfed_kd.protocol.declaration import kept_slots, means_suffice
-from rayfed_kd.protocol.summed import GroupSum, KeptSlots, SummedReply
+from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
+from rayfed_kd.protocol.declaration import means_suffice
+from rayfed_kd.protocol.summed import GroupSum, SummedReply
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.setting.attacks import attacked_parts, attackers, poisoned
 from rayfed_kd.setting.setting import Setting
@@ -37,43 +37,12 @@ from rayfed_kd.setting.setting import Setting
 class SummedReplies(RoundFeature):
     """The server's side of `local.sum_replies`."""
 
-    def __init__(self) -> None:
-        self._slots: Mapping[str, KeptSlots] = {}
-
-    def begin_round(self, method: Method[Any, Any], server: Any) -> None:
-        """Look up what the method's server keeps of clients' replies; by part."""
-        self._slots = kept_slots(method.up, server)
-
-    def outgoing(self, call: StepCall) -> StepCall:
-        """The call with the slots that the client's reply will replace, unless the server keeps none."""
-        if call.observing or not self._slots:
-            return call
-        return replace(call, replaces=replaced_slots(self._slots, call.facts.client))
-
     def incoming(self, reply: ReceivedReply, result: StepResult) -> ReceivedReply:
-        """The reply, whose parts are in its group's sums; a slot keeps its own, or nobody."""
+        """The reply, whose parts are in its group's sums."""
         assert isinstance(result.parts, GroupSum)
         assert result.facts.weights is not None
-        reply.summed = SummedReply(result.parts, result.facts.weights, result.facts.replaced)
-        reply.handle = None
-        if result.single is not None:
-            reply.handle = reply.parts.on(result.single)
+        reply.summed, reply.handle = SummedReply(result.parts, result.facts.weights), None
         return reply
-
-
-def replaced_slots(slots: Mapping[str, KeptSlots], client: int) -> dict[str, tuple[PartRef, float]]:
-    """Part -> the slot that a client's reply will replace, as it goes to a host, and what that weighs.
-
-    Args:
-        slots: by part, as `kept_slots` gives them.
-        client: its id; one without a slot has none to replace.
-    """
-    replaced = dict[str, tuple[PartRef, float]]()
-    for name, kept in slots.items():
-        if (slot := kept.entries.get(client)) is not None:
-            handle = slot.handle.plain if isinstance(slot.handle, ReceivedParts) else slot.handle
-            replaced[name] = PartRef(handle, slot.name), kept.weights[client]
-    return replaced
 
 
 Publish = Callable[[Mapping[str, Array]], Handle]

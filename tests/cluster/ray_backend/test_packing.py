@@ -8,10 +8,10 @@ import pytest
 
 from rayfed_kd.cluster.engine.calls import Held, StepCall
 from rayfed_kd.cluster.ray_backend.packing import PackedCalls, stacked, unstacked
-from rayfed_kd.protocol import DispatchFacts, PartRef
+from rayfed_kd.protocol import DispatchFacts
 
 
-def call(client, message, state=None, slot=None):
+def call(client, message, state=None):
     return StepCall(
         "client_update",
         DispatchFacts(client, 3, participation=2, exchange=1),
@@ -22,7 +22,6 @@ def call(client, message, state=None, slot=None):
         40 + client,
         observing=True,
         told={"clip": 0.5},
-        replaces={} if slot is None else {"student": (PartRef(slot, "student"), 2.0)},
     )
 
 
@@ -47,7 +46,7 @@ def test_no_handle_is_hidden_in_the_bytes_where_ray_would_not_see_its_reference(
         def __reduce__(self):
             raise AssertionError("a handle was pickled")
 
-    packed = PackedCalls.of([call(0, Untouchable({}), Untouchable({}), Untouchable({}))])
+    packed = PackedCalls.of([call(0, Untouchable({}), Untouchable({}))])
     with pytest.raises(AssertionError, match="a handle was pickled"):
         pickle.dumps(packed)
     assert isinstance(packed.plain, bytes)

@@ -1,16 +1,15 @@
 """What a method declares of its parts: what is read from it, and what is refused before round 1."""
 
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
-from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Answers, Averaged, OneExchange, Simulated, Unaligned
-from rayfed_kd.protocol.declaration import kept_slots, kinds, means_suffice, sums_suffice
+from rayfed_kd.protocol.declaration import kinds, means_suffice
 from rayfed_kd.protocol.declared import REPLACED, check_declared
 
-MEAN, SLOTS = Averaged("weights", by="samples"), Averaged("weights", by="samples", slots="latest")
+MEAN = Averaged("weights", by="samples")
 
 
 class Plain(OneExchange):
@@ -33,28 +32,19 @@ def test_kinds_are_those_of_the_parts_that_travel():
 
 
 @pytest.mark.parametrize(
-    ("up", "means", "sums"),
+    ("up", "suffice"),
     [
-        ({"a": MEAN}, True, True),
-        ({"a": MEAN, "b": Averaged("logits")}, True, True),
-        ({"a": SLOTS}, False, True),
-        ({"a": MEAN, "b": SLOTS}, False, True),
-        ({"a": MEAN, "b": "counts"}, False, False),
-        ({"a": Unaligned("weights")}, False, False),
-        ({"a": Answers("logits")}, False, False),
-        ({"a": MEAN, "b": Simulated("counts")}, False, False),
-        ({}, False, False),
+        ({"a": MEAN}, True),
+        ({"a": MEAN, "b": Averaged("logits")}, True),
+        ({"a": MEAN, "b": "counts"}, False),
+        ({"a": Unaligned("weights")}, False),
+        ({"a": Answers("logits")}, False),
+        ({"a": MEAN, "b": Simulated("counts")}, False),
+        ({}, False),
     ],
 )
-def test_what_suffices_follows_from_all_parts(up, means, sums):
-    assert (means_suffice(up), sums_suffice(up)) == (means, sums)
-
-
-def test_slots_lie_in_the_servers_state():
-    server = SimpleNamespace(latest="slots", other="slots")
-    assert kept_slots({"a": SLOTS, "b": MEAN, "c": "counts"}, server) == {"a": "slots"}
-    with pytest.raises(RunError, match=r"`latest` of the server's state keeps 'a'.*expected Slots there"):
-        kept_slots({"a": SLOTS}, SimpleNamespace(other="slots"))
+def test_means_suffice_where_all_parts_are_averaged(up, suffice):
+    assert means_suffice(up) is suffice
 
 
 @pytest.mark.parametrize("old", REPLACED)

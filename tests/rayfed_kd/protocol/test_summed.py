@@ -21,11 +21,11 @@ class Sums:
         return self.arrays
 
 
-def summed(group, client, weights, replaced=None, **reply):
+def summed(group, client, weights, **reply):
     """A reply that is at the server, in a group."""
     answer = Reply(**reply)
     answer.client, answer.origin = client, f"round 1, client {client}, step"
-    answer.summed = SummedReply(group, weights, replaced or {})
+    answer.summed = SummedReply(group, weights)
     return answer
 
 
@@ -75,34 +75,6 @@ def test_other_weights_than_the_hosts_are_an_error_that_says_what_to_do():
         replies.aggregated("v", [1.0, 1.0, 4.0], torch.zeros(2))
     with pytest.raises(ValueError, match="3 replies and 2 weights"):
         replies.aggregated("v", [1.0, 2.0], torch.zeros(2))
-
-
-SLOTS = {"v": np.array([1.0, 2.0]), "replaced/v": np.array([0.5, 0.0])}  # clients 2 and 5; 2 had a slot
-
-
-def slotted(before):
-    """Replies of clients 2, 5 (one group) and 7 (another), whose hosts took off what `before` says."""
-    groups = [GroupSum(Sums(SLOTS), (2, 5)), GroupSum(Sums({"v": np.array([4.0, 0.0])}), (7,))]
-    return Replies(
-        [
-            summed(groups[client == 7], client, {"v": 2.0}, {"v": before[client]} if client in before else {})
-            for client in (2, 5, 7)
-        ]
-    )
-
-
-def test_slots_change_by_the_sums_of_new_parts_less_those_of_the_slots_they_replace():
-    change = slotted({2: 3.0}).slots_change("v", [2.0] * 3, {2: 3.0})
-    assert change.dtype == torch.float64
-    assert change.tolist() == [1.0 + 4.0 - 0.5, 2.0]
-
-
-@pytest.mark.parametrize(("host", "server"), [({2: 3.0}, {2: 1.5}), ({}, {2: 3.0}), ({2: 3.0}, {})])
-def test_slots_that_a_host_took_off_with_another_weight_are_an_error(host, server):
-    with pytest.raises(
-        RunError, match=r"client 2, step: the client's slot of 'v' weighs .*local\.sum_replies"
-    ):
-        slotted(host).slots_change("v", [2.0] * 3, server)
 
 
 def test_a_sum_of_clients_whose_replies_are_missing_is_an_error():
