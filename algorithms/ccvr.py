@@ -34,7 +34,6 @@ from rayfed_kd.protocol import (
     ClientContext,
     Cohort,
     Evaluable,
-    FlatModule,
     Message,
     OptimizerRecipe,
     RecipeError,
@@ -45,6 +44,7 @@ from rayfed_kd.protocol import (
     WrappingOptions,
     WrappingState,
 )
+from rayfed_kd.toolbox.by_class.means import drawn_rows, sample_features
 from rayfed_kd.toolbox.layers import check_features, head_place
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -131,7 +131,7 @@ class CCVR(Wrapping[ServerState]):
 
     def class_moments(self, client: Any, message: Message, ctx: ClientContext) -> tuple[Any, Reply]:
         """Send mu, Sigma and n of the received model's features; what the client keeps stays."""
-        own = feature_moments(ctx.frozen_model(message["calibrated_model"]), ctx)
+        own = moments(*sample_features(ctx.frozen_model(message["calibrated_model"]), ctx))
         sent = dict(zip(PARTS, (own.classes, own.means, own.covariances, own.counts), strict=True))
         return client, Reply(**sent)
 
@@ -163,7 +163,8 @@ class CCVR(Wrapping[ServerState]):
         place = head_place(ctx.frozen_model(vector))
         head = ctx.model(vector[place], HEAD)
         optimizer = Optimizer(self.options.optimizer or ctx.local.optimizer, head)
-        rows, labels = drawn_rows(moments, self.options.samples_per_class, stream := ctx.stream("virtual"))
+        stream = ctx.stream("virtual")
+        rows, labels = virtual_features(moments, self.options.samples_per_class, stream)
         for _ in range(self.options.epochs):
             order = torch.randperm(len(rows), generator=stream, device=rows.device)
             for batch in ctx.in_batches(order, self.options.batch_size):
@@ -175,16 +176,8 @@ class CCVR(Wrapping[ServerState]):
         return calibrated
 
 
-def feature_moments(model: FlatModule, ctx: ClientContext) -> Moments:
-    """Of a frozen model's features, over all of a client's samples, in float32 as they travel."""
-    with torch.no_grad():
-        batches = [(model.features(images), labels) for images, labels in ctx.samples()]
-    features, labels = (torch.cat(list(column)) for column in zip(*batches, strict=True))
-    return moments(features, labels)
-
-
 def moments(rows: Tensor, labels: Tensor) -> Moments:
-    """Of vectors [N, L] with labels [N] int64; computed in float64, float32 back."""
+    """Of vectors [N, L] with labels [N] int64; computed in float64, float32 back, as they travel."""
     classes, counts = torch.unique(labels, return_counts=True)
     means, triangles = [], []
     upper = torch.triu_indices(rows.shape[1], rows.shape[1], device=rows.device)
@@ -223,7 +216,7 @@ def pooled_moments(sources: Sequence[Moments]) -> Moments:
     return Moments(every, torch.stack(means), torch.stack(triangles), torch.tensor(counts))
 
 
-def drawn_rows(source: Moments, number: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
+def virtual_features(source: Moments, number: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
     """Vectors from the normal distribution of each class.
 
     Args:
@@ -232,18 +225,9 @@ def drawn_rows(source: Moments, number: int, stream: torch.Generator) -> tuple[T
         stream: where they are computed; its device.
     Returns: [n number, L] float32, class after class; [n number] int64, their classes.
     """
-    length, device = source.means.shape[1], stream.device
-    upper, drawn = torch.triu_indices(length, length), []
-    for mean, triangle in zip(source.means, source.covariances, strict=True):
-        covariance = torch.zeros(length, length, dtype=torch.float64)
-        covariance[upper[0], upper[1]] = triangle.to(covariance)
-        covariance = covariance + covariance.triu(1).T
-        values, vectors = torch.linalg.eigh(covariance)
-        # Rounding can leave a covariance of few vectors with eigenvalues below 0.
-        root = vectors * values.clamp(min=0).sqrt()
-        z = torch.randn(number, length, generator=stream, device=device, dtype=torch.float64)
-        drawn.append(mean.to(z) + z @ root.T.to(z))
-    labels = source.classes.to(device).long().repeat_interleave(number)
+    numbers = zip(source.means, source.covariances, strict=True)
+    drawn = [drawn_rows(mean, triangle, number, stream) for mean, triangle in numbers]
+    labels = source.classes.to(stream.device).long().repeat_interleave(number)
     return torch.cat(drawn).float(), labels
 
 

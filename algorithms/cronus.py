@@ -125,7 +125,6 @@ class Cronus(OwnModels, Method[None, ClientState]):
                 soft_label_loss,
                 ctx,
                 epochs=self.options.public_epochs,
-                batch_size=ctx.local.batch_size,
                 optimizer=optimizer,
                 ids=self.options.ids(message["seed"], ctx),
                 said=message["labels"],

@@ -40,7 +40,6 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
-from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.own_models import OwnModels
 from rayfed_kd.toolbox.public_data import PublicOptions, drawn_seed, soft_label_loss, train_on_public
 
@@ -87,8 +86,7 @@ class DSFL(OwnModels, Method[Tensor, Tensor]):
         labels = self.agreed(cohort.broadcast(self.update, Message(seed=seed)))
         if options.distill_epochs:
             cohort.broadcast(self.distil, Message(labels=labels, seed=seed))
-        said = (options.ids(seed, ctx), labels.to(ctx.device))
-        return self._distilled(server, said, options.server_epochs, ctx).cpu()
+        return self._distilled(server, labels.to(ctx.device), seed, options.server_epochs, ctx).cpu()
 
     def update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """The client's own data, then Y_k: [N0, C]."""
@@ -107,25 +105,16 @@ class DSFL(OwnModels, Method[Tensor, Tensor]):
 
     def distil(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """The public samples with their labels."""
-        said = (self.options.ids(message["seed"], ctx), message["labels"])
-        return self._distilled(client, said, self.options.distill_epochs, ctx), Reply()
+        labels, seed = message["labels"], message["seed"]
+        return self._distilled(client, labels, seed, self.options.distill_epochs, ctx), Reply()
 
     def evaluated(self, server: Tensor) -> dict[str, Evaluable]:
         """Every client's own model, and the server's if `server_epochs` trains it."""
         personal: dict[str, Evaluable] = {"personal": PERSONAL}
         return {"server": server, **personal} if self.options.server_epochs else personal
 
-    def _distilled(self, model: Tensor, said: tuple[Tensor, Tensor], epochs: int, ctx: Context) -> Tensor:
-        """A model, [P], after passes over ids [N0] with labels [N0, C]."""
-        student = ctx.model(model)
-        train_on_public(
-            student,
-            soft_label_loss,
-            ctx,
-            epochs=epochs,
-            batch_size=ctx.local.batch_size,
-            optimizer=Optimizer(ctx.local.optimizer, student),
-            ids=said[0],
-            said=said[1],
-        )
+    def _distilled(self, model: Tensor, labels: Tensor, seed: int, epochs: int, ctx: Context) -> Tensor:
+        """A model, [P], after passes over a round's public samples with their labels, [N0, C]."""
+        student, ids = ctx.model(model), self.options.ids(seed, ctx)
+        train_on_public(student, soft_label_loss, ctx, epochs=epochs, ids=ids, said=labels)
         return student.vector()

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext, Declaration, Message, OneExchange, Replies, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
-from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.protocol import Declaration, Replies, ServerContext
+from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
 from rayfed_kd.toolbox.slots import Slots
 
 
@@ -50,8 +49,8 @@ class ServerState:
     oca: Tensor | None
 
 
-class FedAvg(OneExchange[ServerState, None]):
-    """Federated averaging."""
+class FedAvg(SharedModel[ServerState, None]):
+    """Federated averaging; what goes down and what clients do is in `SharedModel`."""
 
     options: Options
     summary = "sample-weighted average of locally trained models"
@@ -59,8 +58,6 @@ class FedAvg(OneExchange[ServerState, None]):
     group_training = "all local training"
     label_options = True
     server_keeps = "the global model; with track_oca all clients' latest"
-    client_keeps = "nothing"
-    down = {"student": "weights"}
     evaluates = ("global", "oca")
 
     @property
@@ -74,16 +71,6 @@ class FedAvg(OneExchange[ServerState, None]):
         if not self.options.track_oca:
             return ServerState(weights, None, weights, None)
         return ServerState(weights, Slots.empty(weights.numel()), weights, weights)
-
-    def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
-        """Send the global model w^t."""
-        return Message(student=server.weights)
-
-    def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
-        """Train w^t for E epochs of cross entropy; send w_k and n_k."""
-        student = ctx.model(message["student"])
-        train_on_labels(student, ctx)
-        return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Average the cohort's w_k by n_k; with `track_oca` also update OCA over all K clients."""

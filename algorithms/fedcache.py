@@ -44,6 +44,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     Unaligned,
 )
+from rayfed_kd.toolbox.by_class.means import sample_features
 from rayfed_kd.toolbox.layers import feature_length
 from rayfed_kd.toolbox.local_training import label_options
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
@@ -157,10 +158,7 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
 
     def introduction(self, ctx: ClientContext) -> Mapping[str, Tensor]:
         """Hashes, [n_k, d], and labels, [n_k], of the client's samples in its own order."""
-        encoder = ctx.frozen_model(ctx.initial_vector(ENCODER), ENCODER)
-        with torch.no_grad():
-            seen = [(encoder.features(images), labels) for images, labels in ctx.samples()]
-        hashes, labels = (torch.cat(column) for column in zip(*seen, strict=True))
+        hashes, labels = sample_features(ctx.frozen_model(ctx.initial_vector(ENCODER), ENCODER), ctx)
         return {"hashes": hashes, "labels": labels.int()}
 
     def absorb(self, server: Cache, replies: Replies, ctx: ServerContext) -> Cache:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -52,7 +51,7 @@ from rayfed_kd.toolbox.by_class.telling import TellingOnce, Told
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise
-from rayfed_kd.toolbox.local_training import Tensors, label_options, train_local_epochs
+from rayfed_kd.toolbox.local_training import label_options, train_local_epochs
 from rayfed_kd.toolbox.losses import cross_entropy, pairwise_diversity_loss, target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer, faded
 
@@ -134,7 +133,13 @@ class FedFTG(TellingOnce[ServerState]):
         if self.options.clip is None:
             super().train_locally(student, ctx)
         else:
-            loss = partial(label_ce, student, label_options(ctx), ctx)
+            given = label_options(ctx)
+
+            def loss(images: Tensor, labels: Tensor) -> Tensor:
+                hard = cross_entropy(student(images), labels, given)
+                ctx.log(ce=hard)
+                return hard
+
             train_local_epochs(student, loss, ctx, clip=self.options.clip)
 
     def told(self, client: Told, ctx: ClientContext) -> Mapping[str, Tensor]:
@@ -146,7 +151,8 @@ class FedFTG(TellingOnce[ServerState]):
         fresh = {reply.client: reply["label_counts"] for reply in replies if "label_counts" in reply}
         known = {**server.label_counts, **fresh}
         mean = new_model(replies, self.options, server.weights)
-        tuned, generator = self._fine_tuned(mean, server, replies, known, ctx)
+        counts = torch.stack([known[client] for client in replies.clients])
+        tuned, generator = self._fine_tuned(mean, server, replies, counts.to(ctx.device), ctx)
         return ServerState(tuned, generator, known, server.version + 1)
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
@@ -155,18 +161,12 @@ class FedFTG(TellingOnce[ServerState]):
         return {"samples": class_samples(generator, ctx.frozen_model(server.weights), ctx)}
 
     def _fine_tuned(
-        self,
-        mean: Tensor,
-        server: ServerState,
-        replies: Replies,
-        known: Mapping[int, Tensor],
-        ctx: ServerContext,
+        self, mean: Tensor, server: ServerState, replies: Replies, counts: Tensor, ctx: ServerContext
     ) -> tuple[Tensor, Tensor]:
-        """w and G after I iterations."""
+        """w and G after I iterations; the counts are n_k^y, [m, C]."""
         options = self.options
         if not options.iterations:
             return mean, server.generator
-        counts = torch.stack([known[client] for client in replies.clients]).to(ctx.device)
         shares, fade = class_shares(counts), options.lr_decay**server.version
         teachers = Ensemble(ctx.frozen_model(mean), list(replies.vectors("student")), batched=False)
         student, generator = ctx.model(mean), ctx.model(server.generator, "generator")
@@ -220,12 +220,3 @@ class FedFTG(TellingOnce[ServerState]):
             return (taught - logits).abs().mean(2)
         log_taught, log_global = taught.log_softmax(2), logits.log_softmax(1)
         return (log_taught.exp() * (log_taught - log_global)).sum(2)
-
-
-def label_ce(
-    student: FlatModule, given: Tensors, ctx: ClientContext, images: Tensor, labels: Tensor
-) -> Tensor:
-    """A batch's cross entropy, logged as `ce`; `given` as `cross_entropy` takes it."""
-    loss = cross_entropy(student(images), labels, given)
-    ctx.log(ce=loss)
-    return loss

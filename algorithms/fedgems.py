@@ -157,7 +157,6 @@ class FedGEM(OwnModels, Method[ServerState, ClientState]):
             self.public_loss,
             ctx,
             epochs=self.options.public_epochs,
-            batch_size=ctx.local.batch_size,
             optimizer=optimizer,
             said=self.options.taught(message["knowledge"]),
             labelled=True,

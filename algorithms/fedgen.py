@@ -166,16 +166,14 @@ class FedGen(SharedModel[ServerState, None]):
     def latent_term(self, logits: Tensor, models: Models, batch: Tensors, given: Tensors) -> Tensor:
         """KL to what the predictor says of a generated feature of the same label; gradient reaches f(x)."""
         with torch.no_grad():
-            scale = PixelScale(given["mean"], given["std"])
-            z = generate(models["generator"], batch["latent"], batch["labels"], scale)
+            z = generate(models["generator"], batch["latent"], batch["labels"], PixelScale.of(given))
             taught = models["student"].classify(z)
         return distillation(taught, logits)
 
     def generated_term(self, models: Models, batch: Tensors, given: Tensors) -> Tensor:
         """The predictor's CE on generated features of the labels y'; gradient reaches the predictor."""
         with torch.no_grad():
-            scale = PixelScale(given["mean"], given["std"])
-            z = generate(models["generator"], batch["generated"], batch["wanted"], scale)
+            z = generate(models["generator"], batch["generated"], batch["wanted"], PixelScale.of(given))
         return cross_entropy(models["student"].classify(z), batch["wanted"])
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
@@ -206,8 +204,8 @@ class FedGen(SharedModel[ServerState, None]):
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.weights)
         heads = Ensemble(model, list(replies.vectors("student")), classify, batched=True)
-        moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
-        optimizer = Optimizer(faded(own.optimizer, own.lr_decay**server.version), generator, moments)
+        rates = faded(own.optimizer, own.lr_decay**server.version)
+        optimizer = Optimizer(rates, generator, server.moments)
         for _ in range(own.steps):
             labels = drawn_labels(drawn_from, own.batch_size, ctx)
             epsilon = noise(len(labels), generator, ctx)

@@ -31,7 +31,6 @@ from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
     Cohort,
-    Drawn,
     FlatModule,
     LocalRecipe,
     Message,
@@ -167,7 +166,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """On each batch, step theta_k on L_G and the student on L; both use one x^, p^ and f^."""
         student = ctx.model(message["student"])
         optimizer = Optimizer(ctx.local.optimizer, student)
-        drawn = self._drawn(int(message["steps"]), ctx)
+        steps = int(message["steps"]) * ctx.passes
+        drawn = ctx.local_batches(steps or None)  # of E passes, if steps is 0
         if ctx.round <= self.options.warmup_rounds:
             phase = Phase(label_loss, [optimizer])
             train_phases({"student": student}, [phase], ((own, {}) for own in drawn), ctx)
@@ -179,11 +179,11 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
             for own in drawn:
                 yield own, {"noise": noise(len(own.indices), generator, ctx)}
 
-        steps = [Phase(self.imitate, [adam]), Phase(self.distil, [optimizer])]
+        learning = [Phase(self.imitate, [adam]), Phase(self.distil, [optimizer])]
         if self.options.order == "student_first":
-            steps.reverse()
+            learning.reverse()
         models = {"student": student, "teacher": self._teacher(message, ctx), "generator": generator}
-        train_phases(models, [Phase(self.look, []), *steps], batches(), ctx, given=ctx.scale._asdict())
+        train_phases(models, [Phase(self.look, []), *learning], batches(), ctx, given=ctx.scale._asdict())
         state = GeneratorState(generator.vector(), adam.state())
         return state, Reply(student=student.vector(), samples=ctx.num_samples)
 
@@ -242,7 +242,3 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """Steps per local epoch; 0 stands for one pass."""
         wanted = self.options.steps_per_epoch
         return equal_steps(ctx.sizes, ctx.local.batch_size) if wanted == "equal" else wanted or 0
-
-    def _drawn(self, steps: int, ctx: ClientContext) -> Iterator[Drawn]:
-        """A round's batches: E passes, or E times `steps` of them, pass after pass."""
-        return ctx.local_batches(steps * ctx.passes if steps else None)

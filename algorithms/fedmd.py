@@ -174,7 +174,7 @@ class FedMD(OwnModels, Method[ServerState, ClientState]):
             public_label_loss,
             ctx,
             epochs=self.options.pretrain_public,
-            batch_size=self._batch_size(ctx),
+            batch_size=self.options.digest_batch_size,
             optimizer=public,
             labelled=True,
         )
@@ -209,7 +209,7 @@ class FedMD(OwnModels, Method[ServerState, ClientState]):
                 self.digest_loss,
                 ctx,
                 epochs=self.options.digest_epochs,
-                batch_size=self._batch_size(ctx),
+                batch_size=self.options.digest_batch_size,
                 optimizer=public,
                 ids=self.options.ids(message["seed"], ctx),
                 said=self.options.taught(message["consensus"]) if "consensus" in message else None,
@@ -231,6 +231,3 @@ class FedMD(OwnModels, Method[ServerState, ClientState]):
         if self.options.digest in ("kl", "ce_kl"):
             return distillation(consensus, logits, self.options.temperature)
         return logit_error(consensus, logits, squared=self.options.digest == "mse_logits")
-
-    def _batch_size(self, ctx: ClientContext) -> int:
-        return self.options.digest_batch_size or ctx.local.batch_size

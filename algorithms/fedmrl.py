@@ -30,24 +30,18 @@ from torch.nn import functional as F
 from rayfed_kd.protocol import (
     PERSONAL,
     RECIPE_MODEL,
-    Architecture,
-    Averaged,
     ClientContext,
-    Declaration,
     Evaluable,
     Evaluated,
     FlatModule,
     Message,
-    MethodOptions,
-    OneExchange,
     Predictor,
     RecipeError,
-    Replies,
     Reply,
     ServerContext,
     composite,
 )
-from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
+from rayfed_kd.toolbox.averaging import SharedSmall, SharedSmallOptions
 from rayfed_kd.toolbox.layers import check_features, feature_length, linear_map
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_batches, train_phases
 from rayfed_kd.toolbox.losses import cross_entropy
@@ -56,11 +50,10 @@ from rayfed_kd.toolbox.optimizers import Optimizer
 SMALL, OWN, PROJECTOR = "small", "own", "projector"
 
 
-class Options(MethodOptions):
+class Options(SharedSmallOptions):
     """FedMRL's options; the defaults are those of the released code."""
 
     small_weight: float = Field(1.0, ge=0, description="m, of the small model's loss")
-    weighting: Weighting = Field("samples", description="a client's weight in the mean")
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class ClientState:
     projector: Tensor
 
 
-class FedMRL(OneExchange[Tensor, ClientState]):
+class FedMRL(SharedSmall[ClientState]):
     """Matryoshka representation learning; the server's state is the small model."""
 
     options: Options
@@ -82,18 +75,9 @@ class FedMRL(OneExchange[Tensor, ClientState]):
     label_options = True
     server_keeps = "the small model"
     client_keeps = "its own model, its projector, the small model as it left it"
-    down: Declaration = {"small": "weights"}
-    heterogeneous = True
+    small = SMALL
+    down = {SMALL: "weights"}
     evaluates = ("personal",)
-
-    @property
-    def up(self) -> Declaration:
-        """The small model, averaged by `weighting`."""
-        return {SMALL: Averaged("weights", by=self.options.weighting)}
-
-    def architectures(self) -> Mapping[str, Architecture]:
-        """The small model: the recipe's, whatever the client's own is."""
-        return {SMALL: Architecture("classifier", RECIPE_MODEL, {})}
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless all models have features, no client's fewer than the small one's."""
@@ -108,10 +92,6 @@ class FedMRL(OneExchange[Tensor, ClientState]):
                     path="client_models",
                 )
 
-    def init_server(self, ctx: ServerContext) -> Tensor:
-        """The initial small model, [P_g]."""
-        return ctx.initial_vector()
-
     def init_client(self, ctx: ClientContext) -> ClientState:
         """A model and a projector of the client's own, the latter as torch draws linear layers."""
         own, small = ctx.own_initial_vector(), ctx.initial_vector(SMALL)
@@ -119,10 +99,6 @@ class FedMRL(OneExchange[Tensor, ClientState]):
         inputs = length + feature_length(ctx.frozen_model(small, SMALL), ctx)
         drawn = torch.rand(length, inputs + 1, generator=ctx.stream(PROJECTOR), device=ctx.device)
         return ClientState(own, small, (2 * drawn - 1) / inputs**0.5)
-
-    def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
-        """Send the small model."""
-        return Message(small=server)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
@@ -147,10 +123,6 @@ class FedMRL(OneExchange[Tensor, ClientState]):
             parts["small_ce"] = cross_entropy(logits, batch["labels"], given)
             value = value + self.options.small_weight * parts["small_ce"]
         return Loss(value, parts)
-
-    def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
-        """Average the small models."""
-        return cohort_mean(replies, self.options.weighting, server, SMALL)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         """Every client's own model with what it keeps beside it."""

@@ -14,9 +14,7 @@ as toolbox/layers.py says. The exchange and its readings are in toolbox/own_mode
 
 from __future__ import annotations
 
-from rayfed_kd.protocol import ClientContext, FlatModule
-from rayfed_kd.toolbox.layers import DroppingOptions, Layers
-from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.layers import DroppingOptions
 from rayfed_kd.toolbox.own_models import DroppedLayers, PersonalLayers, PersonalOptions
 
 
@@ -29,10 +27,6 @@ class FedPer(PersonalLayers):
     group_training = "all local training"
     label_options = True
 
-    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
-        """E epochs of cross entropy on base and personal layers together."""
-        train_on_labels(student, ctx)
-
 
 class FedPerPlus(DroppedLayers):
     """A border that falls, client by client."""
@@ -42,7 +36,3 @@ class FedPerPlus(DroppedLayers):
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
     group_training = "all local training"
     label_options = True
-
-    def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
-        """E epochs of cross entropy on all layers together, wherever the border is now."""
-        train_on_labels(student, ctx)

@@ -43,7 +43,8 @@ from rayfed_kd.protocol import (
     Unaligned,
 )
 from rayfed_kd.toolbox.averaging import GlobalModel, SharedModel
-from rayfed_kd.toolbox.layers import check_features, feature_length, head_place
+from rayfed_kd.toolbox.by_class.means import drawn_rows, sample_features
+from rayfed_kd.toolbox.layers import check_features, head_place
 from rayfed_kd.toolbox.losses import cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer
 
@@ -105,13 +106,7 @@ class FedPFT(SharedModel[GlobalModel, None]):
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Send a Gaussian of the features of each class with more than one sample."""
         model, kind = ctx.frozen_model(message["student"]), self.options.covariance
-        features = [torch.zeros(0, feature_length(model, ctx), device=ctx.device)]
-        labels = [torch.zeros(0, dtype=torch.int64, device=ctx.device)]
-        with torch.no_grad():
-            for images, own in ctx.samples():
-                features.append(model.features(images))
-                labels.append(own)
-        rows, owners = torch.cat(features), torch.cat(labels)
+        rows, owners = sample_features(model, ctx)
         classes, counts = torch.unique(owners, return_counts=True)
         classes, counts = classes[counts > 1], counts[counts > 1]
         fits = [gaussian(rows[owners == label], kind) for label in classes.tolist()]
@@ -169,14 +164,7 @@ def gaussian(rows: Tensor, kind: Covariance) -> Gaussian:
 def draws(fit: Gaussian, number: int, stream: torch.Generator) -> Tensor:
     """[number, L] float32 vectors of a normal distribution, where `stream` lies."""
     mean, spread = fit.mean.to(stream.device, torch.float64), fit.spread.to(stream.device, torch.float64)
-    length = len(mean)
-    z = torch.randn(number, length, generator=stream, device=stream.device, dtype=torch.float64)
-    if len(spread) in (1, length):  # a triangle has one of these lengths for one dimension alone
-        return (mean + z * spread.clamp(min=0).sqrt()).float()
-    upper = torch.triu_indices(length, length, device=stream.device)
-    covariance = spread.new_zeros(length, length)
-    covariance[upper[0], upper[1]] = spread
-    values, vectors = torch.linalg.eigh(covariance + covariance.triu(1).T)
-    # Rounding to float16 can leave eigenvalues below 0.
-    root: Tensor = vectors * values.clamp(min=0).sqrt()
-    return (mean + z @ root.T).float()
+    if len(spread) not in (1, len(mean)):  # a triangle has one of these lengths for one dimension alone
+        return drawn_rows(mean, spread, number, stream).float()
+    z = torch.randn(number, len(mean), generator=stream, device=stream.device, dtype=torch.float64)
+    return (mean + z * spread.clamp(min=0).sqrt()).float()

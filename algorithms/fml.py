@@ -23,23 +23,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import (
-    PERSONAL,
-    RECIPE_MODEL,
-    Architecture,
-    Averaged,
-    ClientContext,
-    Declaration,
-    Evaluable,
-    Evaluated,
-    Message,
-    MethodOptions,
-    OneExchange,
-    Replies,
-    Reply,
-    ServerContext,
-)
-from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
+from rayfed_kd.protocol import PERSONAL, ClientContext, Evaluable, Evaluated, Message, Reply
+from rayfed_kd.toolbox.averaging import SharedSmall, SharedSmallOptions
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, own_batches, train_phases
 from rayfed_kd.toolbox.losses import NOTHING, cross_entropy, distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -49,15 +34,14 @@ MEME = "meme"
 PRIVATE = "private"
 
 
-class Options(MethodOptions):
+class Options(SharedSmallOptions):
     """FML's options; the defaults are those of the released code."""
 
     alpha: float = Field(0.5, ge=0, le=1, description="share of the labels in the private model's loss")
     beta: float = Field(0.5, ge=0, le=1, description="share of the labels in the meme's loss")
-    weighting: Weighting = Field("samples", description="a client's weight in the mean")
 
 
-class FML(OwnModels, OneExchange[Tensor, Tensor]):
+class FML(OwnModels, SharedSmall[Tensor]):
     """Federated mutual learning: the server's state is the meme, a client's its private model."""
 
     options: Options
@@ -67,30 +51,13 @@ class FML(OwnModels, OneExchange[Tensor, Tensor]):
     label_options = True
     server_keeps = "the meme"
     client_keeps = "its private model"
-    down = {"meme": "weights"}
-    heterogeneous = True
-    evaluates = ("meme", "personal")
-
-    @property
-    def up(self) -> Declaration:
-        """The meme, averaged by `weighting`."""
-        return {MEME: Averaged("weights", by=self.options.weighting)}
-
-    def architectures(self) -> Mapping[str, Architecture]:
-        """The meme: the recipe's model, whatever the client's own is."""
-        return {MEME: Architecture("classifier", RECIPE_MODEL, {})}
-
-    def init_server(self, ctx: ServerContext) -> Tensor:
-        """The initial meme, [P_g]."""
-        return ctx.initial_vector()
+    small = MEME
+    down = {MEME: "weights"}
+    evaluates = (MEME, "personal")
 
     def init_client(self, ctx: ClientContext) -> Tensor:
         """An initial model that no other client has, [P_k]: equal to the meme it would teach it nothing."""
         return ctx.own_initial_vector()
-
-    def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
-        """Send the meme."""
-        return Message(meme=server)
 
     def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """Train both models for E epochs; the private one stays, the meme is sent."""
@@ -108,10 +75,6 @@ class FML(OwnModels, OneExchange[Tensor, Tensor]):
         shared, shared_parts = mutual_loss(meme, private, labels, self.options.beta, given)
         logged = {**own_parts, **{f"{MEME}_{name}": value for name, value in shared_parts.items()}}
         return Loss(own + shared, logged)
-
-    def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
-        """Average the memes."""
-        return cohort_mean(replies, self.options.weighting, server, MEME)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         """The meme, and every client's private model."""

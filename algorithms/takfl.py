@@ -37,7 +37,6 @@ from rayfed_kd.protocol import (
     Cohort,
     Evaluable,
     Evaluated,
-    FlatModule,
     Message,
     Method,
     MethodOptions,
@@ -52,14 +51,7 @@ from rayfed_kd.protocol import (
 from rayfed_kd.toolbox.averaging import Weighting, cohort_mean
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
-from rayfed_kd.toolbox.local_training import (
-    BatchLoss,
-    Loss,
-    Models,
-    Tensors,
-    public_logits,
-    train_on_labels,
-)
+from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, public_logits, train_on_labels
 from rayfed_kd.toolbox.losses import distillation
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.public_data import train_on_public
@@ -177,7 +169,15 @@ class TAKFL(Method[ServerState, None]):
         for said, share in zip(teachers.values(), row, strict=True):
             student.load(start)
             if share:
-                self._distil(student, loss, torch.stack([said, own], 1), ctx)
+                train_on_public(
+                    student,
+                    loss,
+                    ctx,
+                    epochs=self.options.epochs,
+                    batch_size=self.options.batch_size,
+                    optimizer=Optimizer(self.options.optimizer, student),
+                    said=torch.stack([said, own], 1),
+                )
             results.append(student.vector().cpu())
         return merged(start, results, row)
 
@@ -196,18 +196,6 @@ class TAKFL(Method[ServerState, None]):
             name: model if architecture == RECIPE_MODEL else Evaluated(model, architecture)
             for name, (architecture, model) in named
         }
-
-    def _distil(self, student: FlatModule, loss: BatchLoss, said: Tensor, ctx: ServerContext) -> None:
-        options = self.options
-        train_on_public(
-            student,
-            loss,
-            ctx,
-            epochs=options.epochs,
-            batch_size=options.batch_size,
-            optimizer=Optimizer(options.optimizer, student),
-            said=said,
-        )
 
     def _row(self, name: str, teaching: Sequence[str], ctx: ServerContext) -> tuple[int, list[float]]:
         """A prototype's place, and its row of lambda: the entries of those that teach."""

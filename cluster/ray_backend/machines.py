@@ -21,7 +21,7 @@ from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.data.cache import is_whole, locate_entry, pack_entry, unpack_entry
 from rayfed_kd.errors import DataError, RayfedError, RunError
 from rayfed_kd.protocol import Array
-from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.recipe.registry import find_modules, load_object
 from rayfed_kd.setting.blueprint import Blueprint
 from rayfed_kd.setting.code_identity import REMEDY, differences, identity
 
@@ -98,7 +98,7 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
     """Examine this machine; runs as a task on each."""
     import torch
 
-    blueprint.find_modules()
+    find_modules(blueprint.import_paths)
     try:
         load_object(blueprint.method, "method.name")
         method = ""

@@ -17,12 +17,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 from rayfed_kd.errors import RecipeError, shown
 
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+OWN_TOKEN = secrets.token_hex(32)  # the same for each Ray of this process, as Ray reads the token only once
 PREFIX = "rk-"
 # The longest path of a socket below the folder in which Ray's folder is made, and what Linux allows in all.
 BELOW = "/rk-12345678/r/session_2026-11-25_13-42-31_963099_4194304/sockets/plasma_store"
@@ -40,7 +40,7 @@ def private_environment() -> Iterator[None]:
     if MODE in os.environ:
         yield
         return
-    with set_variables({TOKEN: _token(), MODE: None}):
+    with set_variables({TOKEN: OWN_TOKEN, MODE: None}):
         yield
 
 
@@ -94,12 +94,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@cache
-def _token() -> str:
-    """The token of this process, the same for each Ray that it starts: Ray reads the token only once."""
-    return secrets.token_hex(32)
 
 
 @contextmanager

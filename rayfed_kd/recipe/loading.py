@@ -34,7 +34,9 @@ def load_recipe(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
             raw = plain_value(source)
         else:
             path = find_file(source, "recipe")
-            raw = _read_recipe(path)
+            raw = read_yaml_file(path, "recipe file")
+            if not isinstance(raw, dict):
+                raise RecipeError(f"expected keys like `method:`, got {type(raw).__name__}")
         method = _method_name(raw)
         if "runs" in raw and "method" not in raw:
             raise RecipeError("this is a study of several recipes: rayfed-kd compare runs it")
@@ -70,13 +72,6 @@ def _fraction_fault(before: Mapping[str, Any], after: Mapping[str, Any], overrid
 def _method_name(raw: Mapping[str, Any]) -> Any:
     method = raw.get("method")
     return method.get("name") if isinstance(method, Mapping) else None
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    raw = read_yaml_file(path, "recipe file")
-    if not isinstance(raw, dict):
-        raise RecipeError(f"expected keys like `method:`, got {type(raw).__name__}")
-    return raw
 
 
 def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:

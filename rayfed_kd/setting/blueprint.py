@@ -63,7 +63,7 @@ class Blueprint:
         """
         check_identity(self.identity)
         # Before unpickling, which imports the user's classes.
-        self.find_modules()
+        find_modules(self.import_paths)
         parts: Parts = pickle.loads(self.pickled_parts)
         dataset = open_entry(locate_entry(Path(self.dataset_folder)))
         if self.recipe.data.pixels == "symmetric":
@@ -74,10 +74,6 @@ class Blueprint:
         return Setting(
             self.recipe, method, timing, codecs, dataset, self.partition, self.devices, self.outcomes
         )
-
-    def find_modules(self) -> None:
-        """Makes a user's own modules importable in this process, if it sees their folders."""
-        find_modules(self.import_paths)
 
 
 def make_method(location: str, named: Named) -> Method[Any, Any]:

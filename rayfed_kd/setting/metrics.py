@@ -71,20 +71,19 @@ def make_metrics(recipe: Recipe) -> list[Metric]:
 
     Raises: RecipeError if a name is unknown, the object is no metric, or an option is bad.
     """
-    return [
-        _metric(named, f"evaluation.metrics.{place}") for place, named in enumerate(recipe.evaluation.metrics)
-    ]
-
-
-def _metric(named: MetricRecipe, path: str) -> Metric:
-    function = METRICS.find(named.name, f"{path}.name")
-    taken = sorted(set(MetricRecipe.model_fields) & set(options_of(function).model_fields))
-    if taken:
-        raise RecipeError(
-            f"{path}.name: {named.name} has an option {taken[0]}, which is the recipe's own key; rename it"
-        )
-    arguments = METRICS.bound(named, path).arguments
-    return Metric(named.title, path, named.name, named.better or better_of(function), function, arguments)
+    metrics = []
+    for place, named in enumerate(recipe.evaluation.metrics):
+        path = f"evaluation.metrics.{place}"
+        function = METRICS.find(named.name, f"{path}.name")
+        taken = sorted(set(MetricRecipe.model_fields) & set(options_of(function).model_fields))
+        if taken:
+            raise RecipeError(
+                f"{path}.name: {named.name} has an option {taken[0]}, which is the recipe's own key; "
+                "rename it"
+            )
+        better, options = named.better or better_of(function), METRICS.bound(named, path).arguments
+        metrics.append(Metric(named.title, path, named.name, better, function, options))
+    return metrics
 
 
 def check_metrics(recipe: Recipe, classes: int) -> None:

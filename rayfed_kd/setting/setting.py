@@ -5,7 +5,7 @@ A `Blueprint` holds the plain values from which any process builds the same sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -156,7 +156,13 @@ class Setting:
     @cached_property
     def borders(self) -> Mapping[int, int]:
         """Length of an architecture's vector -> how many of its first elements are parameters."""
-        return vector_borders(self.module_pool(), self.builders)
+        module_pool, parameters = self.module_pool(), dict[int, int]()
+        for name in self.builders:
+            flat = module_pool.lend(name, module_pool.initial_vector(name))
+            length = flat.num_elements
+            # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
+            parameters[length] = min(flat.num_parameters, parameters.get(length, length))
+        return parameters
 
     def module_pool(self, device: torch.device | str = "cpu") -> ModulePool:
         """A pool of this setting's modules."""
@@ -187,9 +193,22 @@ class Setting:
     @cached_property
     def wires(self) -> Wires:
         """How the method's parts travel."""
-        return make_wires(
-            self.method, self.recipe, self.codecs, lambda: vector_layouts(self.module_pool(), self.builders)
-        )
+        return make_wires(self.method, self.recipe, self.codecs, self._layouts)
+
+    def _layouts(self) -> Mapping[int, Layout]:
+        """Length of a vector -> its tensors: of the models, and of their first and their last layers.
+
+        Of two vectors of one length the whole model's counts, else the first: server and clients take the
+        same one, so that a wrong one only makes scales less fitting.
+        """
+        module_pool, layouts = self.module_pool(), dict[int, Layout]()
+        modules = [module_pool.lend(name, module_pool.initial_vector(name)) for name in self.builders]
+        for layout in (
+            *(module.layout for module in modules),
+            *(part for module in modules for part in _parts(module)),
+        ):
+            layouts.setdefault(layout.size, layout)
+        return layouts
 
     def reply_features(self, module_pool: ModulePool) -> list[ReplyFeature]:
         """What the recipe asks to be done to each reply before it is encoded, in order.
@@ -246,43 +265,6 @@ class Setting:
             note = method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
         self.remarks[:] = [note] if isinstance(note, str) else []
         _ = self.groups  # refuses a number where the schedule has no groups
-
-
-def vector_layouts(module_pool: ModulePool, names: Iterable[str]) -> Mapping[int, Layout]:
-    """Length of a vector -> its tensors.
-
-    Of two vectors of one length the whole model's counts, else the first: server and clients take the same
-    one, so that a wrong one only makes scales less fitting.
-
-    Args:
-        module_pool: of all architectures.
-        names: of the architectures; the recipe's model first.
-    """
-    modules = [module_pool.lend(name, module_pool.initial_vector(name)) for name in names]
-    layouts: dict[int, Layout] = {}
-    for layout in (
-        *(module.layout for module in modules),
-        *(part for one in modules for part in _parts(one)),
-    ):
-        layouts.setdefault(layout.size, layout)
-    module_pool.take_back()
-    return layouts
-
-
-def vector_borders(module_pool: ModulePool, names: Iterable[str]) -> Mapping[int, int]:
-    """Length of an architecture's vector -> how many of its first elements are parameters.
-
-    Args:
-        module_pool, names: as above.
-    """
-    parameters: dict[int, int] = {}
-    for name in names:
-        flat = module_pool.lend(name, module_pool.initial_vector(name))
-        length = flat.num_elements
-        # Of architectures of one length: what is a buffer in one of them is taken as a buffer in all.
-        parameters[length] = min(flat.num_parameters, parameters.get(length, length))
-    module_pool.take_back()
-    return parameters
 
 
 def _parts(module: FlatModule) -> Iterator[Layout]:

@@ -120,8 +120,7 @@ class Devices:
             facts = {name: float(getattr(self, name)[client]) for name in (*SPEEDS, "latency_s")}
             pairs = [(None, None)] if windows is None else zip(windows.starts, windows.ends, strict=True)
             for start, end in pairs:
-                times = {"from_s": _plain(start), "until_s": _plain(end)}
-                rows.append({"client": client, **facts, **times})
+                rows.append({"client": client, **facts, "from_s": start, "until_s": end})
         fields = [("client", pa.int64()), *((name, pa.float64()) for name in COLUMNS[1:])]
         return pa.Table.from_pylist(rows, pa.schema(fields))
 
@@ -129,7 +128,3 @@ class Devices:
         """Writes the table: it is a trace."""
         with written_aside(path) as aside:
             pq.write_table(self.table(), aside)
-
-
-def _plain(value: Any) -> float | None:
-    return None if value is None else float(value)

@@ -7,7 +7,7 @@ classifier's trunk, or a model of its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,24 +96,39 @@ class AdversarialOptions(MethodOptions):
         return {"generator": generator, "discriminator": head if self.sharing else whole}
 
     def train(self, student: FlatModule, others: Models, ctx: ClientContext) -> None:
-        """A client's epochs: with its adversary, as `train_adversarially`, or on labels alone.
+        """A client's epochs: on each batch classifier and discriminator, then the generator.
+
+        In rounds and epochs in which neither learns, the classifier trains on labels alone.
 
         Args:
             student: the classifier, trained by the recipe's optimiser.
-            others: "discriminator" and "generator", trained in the rounds and epochs that the options say.
-            ctx: the client's.
+            others: "discriminator", trained likewise, and "generator", by the options' optimiser.
+            ctx: the client's; labels and noise of generated samples are from its streams of these names.
         """
+        judging = self.adversarial and _in_first(self.discriminator_rounds, ctx)
+        generating = self.adversarial and _in_first(self.generator_rounds, ctx)
+        losses, generator = AdversarialLosses(self), others["generator"]
         optimizer = Optimizer(ctx.local.optimizer, student)
-        learns = {
-            "discriminator": self.discriminator_rounds is None or ctx.round <= self.discriminator_rounds,
-            "generator": self.generator_rounds is None or ctx.round <= self.generator_rounds,
-        }
-        learning = frozenset(name for name, learns_now in learns.items() if learns_now and self.adversarial)
-        first = self.adversarial_epochs if learning else 0
+        phases = [Phase(label_loss, [optimizer])]
+        if judging:
+            head = Optimizer(ctx.local.optimizer, others["discriminator"])
+            phases = [Phase(losses.classify_and_judge, [optimizer, head])]
+        if generating:
+            phases.append(Phase(losses.deceive, [Optimizer(self.generator.optimizer, generator)]))
+
+        def further(drawn: Drawn) -> Tensors:
+            wanted = uniform_labels(len(drawn.indices), ctx)
+            made_of = {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
+            if self.gradient_penalty and judging:
+                stream = ctx.stream("interpolation")
+                made_of["mix"] = torch.rand(len(wanted), generator=stream, device=ctx.device)
+            return made_of
+
+        first = self.adversarial_epochs if judging or generating else 0
         epochs = None if first is None else range(min(first, ctx.passes))
-        models = {"student": student, **others}
         if epochs is None or epochs:
-            train_adversarially(models, self, epochs, learning, optimizer, ctx)
+            models, batches = {"student": student, **others}, own_batches(ctx, epochs, further)
+            train_phases(models, phases, batches, ctx, given=ctx.scale._asdict())
         if epochs is not None:
             rest = range(len(epochs), ctx.passes) if epochs else None
             train_on_labels(student, ctx, rest, optimizer)
@@ -227,39 +242,6 @@ def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tens
     return (norms - 1).square().mean()
 
 
-def train_adversarially(
-    models: Models,
-    options: AdversarialOptions,
-    epochs: range | None,
-    learning: Collection[str],
-    optimizer: Optimizer,
-    ctx: ClientContext,
-) -> None:
-    """A client's epochs: on each batch classifier and discriminator, then the generator.
-
-    Args:
-        models: "student", "discriminator" and "generator".
-        options: the method's.
-        epochs: numbers of the passes; None: those of local training, as the recipe says.
-        learning: "discriminator" and "generator", or one of them; the other stays as it is.
-        optimizer: on the student. The discriminator has one by the same recipe, the generator the options'.
-        ctx: the client's; labels and noise of generated samples are from its streams "labels" and "noise".
-    """
-    losses, generator = AdversarialLosses(options), models["generator"]
-    judging = "discriminator" in learning
-    phases = [Phase(label_loss, [optimizer])]
-    if judging:
-        head = Optimizer(ctx.local.optimizer, models["discriminator"])
-        phases = [Phase(losses.classify_and_judge, [optimizer, head])]
-    if "generator" in learning:
-        phases.append(Phase(losses.deceive, [Optimizer(options.generator.optimizer, generator)]))
-
-    def further(drawn: Drawn) -> Tensors:
-        wanted = uniform_labels(len(drawn.indices), ctx)
-        made_of = {"wanted": wanted, "noise": noise(len(wanted), generator, ctx)}
-        if options.gradient_penalty and judging:
-            stream = ctx.stream("interpolation")
-            made_of["mix"] = torch.rand(len(wanted), generator=stream, device=ctx.device)
-        return made_of
-
-    train_phases(models, phases, own_batches(ctx, epochs, further), ctx, given=ctx.scale._asdict())
+def _in_first(rounds: int | None, ctx: ClientContext) -> bool:
+    """Whether this round is one of the first so many; None: all are."""
+    return rounds is None or ctx.round <= rounds

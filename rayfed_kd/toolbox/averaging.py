@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import (
+    RECIPE_MODEL,
+    Architecture,
     Averaged,
     ClientContext,
     Declaration,
     Kind,
     Message,
+    MethodOptions,
     OneExchange,
     Replies,
     Reply,
@@ -114,6 +117,47 @@ class Averaging(Averages, SharedModel[GlobalModel, ClientState]):
         """Make w^{t+1} from the replies' `student`, by `weighting` or a robust mean."""
         mean = new_model(replies, self.options, server.weights)
         return GlobalModel(mean, server.version + 1)
+
+
+class SharedSmallOptions(MethodOptions):
+    """Options of a method on `SharedSmall`."""
+
+    weighting: Weighting = Field("samples", description="a client's weight in the mean")
+
+
+class SharedSmall(OneExchange[Tensor, ClientState]):
+    """A small model that all share, the recipe's `model`, beside each client's own, of any architecture.
+
+    The server's state is the small model, [P_g].
+
+    Class attributes:
+        small: name of the part, both ways, and of the architecture.
+    """
+
+    options: Any  # with those of SharedSmallOptions
+    small: ClassVar[str]
+    heterogeneous: ClassVar[bool] = True
+
+    @property
+    def up(self) -> Declaration:
+        """The small model, averaged by `weighting`."""
+        return {self.small: Averaged("weights", by=self.options.weighting)}
+
+    def architectures(self) -> Mapping[str, Architecture]:
+        """The small model: the recipe's, whatever the client's own is."""
+        return {self.small: Architecture("classifier", RECIPE_MODEL, {})}
+
+    def init_server(self, ctx: ServerContext) -> Tensor:
+        """The initial small model."""
+        return ctx.initial_vector()
+
+    def dispatch(self, server: Tensor, ctx: ServerContext) -> Message:
+        """Send the small model."""
+        return Message(**{self.small: server})
+
+    def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
+        """Average the small models."""
+        return cohort_mean(replies, self.options.weighting, server, self.small)
 
 
 def new_model(replies: Replies, options: AveragingOptions, into: Tensor) -> Tensor:

@@ -1,11 +1,9 @@
-"""Training of a student on generated samples, and of a generator that is told labels."""
+"""BatchNorm of models that learn from generated samples, and a generator that is told labels."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,9 +12,8 @@ from torch import Tensor
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import Context
-from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
-from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss, target_divergence
+from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss
 from rayfed_kd.toolbox.optimizers import Optimizer
 
 BatchNormMode = Literal["keep", "update", "eval"]
@@ -34,24 +31,6 @@ def normalising(model: FlatModule, mode: BatchNormMode) -> AbstractContextManage
     if mode == "update":
         return nullcontext()
     return model.keeping_statistics() if mode == "keep" else model.using_running_statistics()
-
-
-@dataclass(frozen=True)
-class Distillation:
-    """How a server distils into a student.
-
-    Attributes:
-        epochs, batch_size, optimizer, temperature: of the steps.
-        batchnorm: what the student's BatchNorm layers do.
-        decay: factor of the rate after three epochs in a row without a smaller loss; 1: none.
-    """
-
-    epochs: int
-    batch_size: int
-    optimizer: OptimizerRecipe
-    temperature: float = 1.0
-    batchnorm: BatchNormMode = "keep"
-    decay: float = 1.0
 
 
 class FeatureGenerator(GeneratorOptions):
@@ -89,61 +68,3 @@ def train_generator_on_labels(
             fit, diversity = cross_entropy(ensemble(samples), labels), diversity_loss(z, samples)
             ctx.log(generator_ce=fit, diversity=diversity)
             optimizer.minimise(fit + options.diversity * diversity)
-
-
-def distil(
-    student: FlatModule,
-    predict: Callable[[Tensor], Tensor],
-    samples: Tensor,
-    targets: Tensor,
-    options: Distillation,
-    ctx: Context,
-) -> None:
-    """Trains a student towards soft targets, in an order of its own each epoch.
-
-    Args:
-        student: in train mode.
-        predict: the student's logits on samples.
-        samples: [n, ...].
-        targets: [n, classes], probabilities.
-        options: epochs, batch size, rates, temperature, BatchNorm.
-        ctx: logs `distillation`.
-    """
-    optimizer, pace = Optimizer(options.optimizer, student), Pace(options.decay)
-    for _ in range(options.epochs):
-        order = torch.randperm(len(samples), generator=ctx.stream("distillation order"), device=ctx.device)
-        losses = []
-        for chosen in ctx.in_batches(order, options.batch_size):
-            with normalising(student, options.batchnorm):
-                logits = predict(samples[chosen])
-            loss = target_divergence(targets[chosen], logits, options.temperature)
-            ctx.log(distillation=loss)
-            optimizer.minimise(loss, factor=pace.factor)
-            losses.append(loss.detach())
-        # Reading a loss waits for the device, so it is read only where the rate depends on it.
-        if options.decay < 1:
-            pace.note(torch.stack(losses).mean().item())
-
-
-@dataclass
-class Pace:
-    """torch's ReduceLROnPlateau with patience 2, as a factor of the rate: DaFKD's released code has it.
-
-    Attributes:
-        decay: what the factor is multiplied by in an epoch that is the third without a new best.
-        factor: of the recipe's rate.
-    """
-
-    decay: float
-    factor: float = 1.0
-    _best: float = math.inf
-    _waited: int = 0
-
-    def note(self, loss: float) -> None:
-        """Takes an epoch's mean loss; a new best is smaller by more than one in 10,000, as in torch."""
-        if loss < self._best * (1 - 1e-4):
-            self._best, self._waited = loss, 0
-            return
-        self._waited += 1
-        if self._waited > 2:
-            self.factor, self._waited = self.factor * self.decay, 0

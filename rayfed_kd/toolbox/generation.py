@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Literal, Protocol
 
 import torch
@@ -81,34 +80,23 @@ def class_samples(generator: FlatModule, model: FlatModule, ctx: Context) -> Sam
     return Samples(ctx.pixels(images).cpu(), predicted.cpu())
 
 
-class LabelPool:
-    """Uniform labels, drawn once, consumed in step with a client's batches (KDIA, section 5.3, Algorithm 2).
+def pooled_labels(ctx: ClientContext) -> Iterator[Tensor]:
+    """Uniform labels, drawn once, in step with a client's batches (KDIA, section 5.3, Algorithm 2).
 
     As many labels as samples, in an order of its own each epoch. A client with fewer samples than a
-    batch has E times as many labels, and every epoch takes its own slice.
-
-    Args:
-        samples: N_k.
-        batch_size: B.
-        epochs: E.
-        ctx: draws from its streams "labels" and "label order".
+    batch has E times as many labels, and every epoch takes its own slice. They are drawn from the streams
+    "labels" and "label order".
     """
-
-    def __init__(self, samples: int, batch_size: int, epochs: int, ctx: Context) -> None:
-        self._samples, self._batch_size, self._ctx = samples, batch_size, ctx
-        self._sliced = samples < batch_size
-        self._labels = uniform_labels(samples * epochs if self._sliced else samples, ctx)
-
-    def epoch(self, index: int) -> Iterator[Tensor]:
-        """The labels of one epoch, as many a batch as the batch has samples."""
-        if self._sliced:
-            labels = self._labels[index * self._samples : (index + 1) * self._samples]
+    samples = ctx.num_samples
+    sliced = samples < ctx.local.batch_size
+    pool = uniform_labels(samples * ctx.passes if sliced else samples, ctx)
+    for epoch in range(ctx.passes):
+        if sliced:
+            labels = pool[epoch * samples : (epoch + 1) * samples]
         else:
-            order = torch.randperm(
-                self._samples, generator=self._ctx.stream("label order"), device=self._ctx.device
-            )
-            labels = self._labels[order]
-        yield from self._ctx.in_batches(labels, self._batch_size)
+            stream = ctx.stream("label order")
+            labels = pool[torch.randperm(samples, generator=stream, device=ctx.device)]
+        yield from ctx.in_batches(labels)
 
 
 def labelled_noise_batches(
@@ -122,11 +110,9 @@ def labelled_noise_batches(
         generating: otherwise batches have neither, and no noise is drawn.
         drop_last: a short last batch is left out; it counts as drawn.
     """
-    pool = LabelPool(ctx.num_samples, ctx.local.batch_size, ctx.passes, ctx)
     # Both are N_k in batches of one pass, so a batch has as many labels as samples. The last pass may be a
     # part of one, which leaves labels over.
-    labels = chain.from_iterable(map(pool.epoch, range(ctx.passes)))
-    for drawn, wanted in zip(ctx.local_batches(), labels, strict=False):
+    for drawn, wanted in zip(ctx.local_batches(), pooled_labels(ctx), strict=False):
         size = len(wanted)
         # A client with fewer samples than a batch keeps its only one: it would train on nothing.
         if drop_last and size < ctx.local.batch_size <= ctx.num_samples:

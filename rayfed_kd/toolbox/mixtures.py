@@ -13,13 +13,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.protocol import Context, MethodOptions, OptimizerRecipe, Replies, ServerContext
-from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, Distillation, distil
+from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import generate
+from rayfed_kd.toolbox.losses import target_divergence
+from rayfed_kd.toolbox.optimizers import Optimizer
 
 CHUNK = 32  # samples; more leave the CPU's cache and take twice as long
 
@@ -83,7 +86,7 @@ class MixtureOptions(MethodOptions):
         mixed: Tensor,
         ctx: ServerContext,
     ) -> None:
-        """Trains the student towards a mixture (eq. 8).
+        """Trains the student towards a mixture (eq. 8), in an order of its own each epoch.
 
         Args:
             student: in train mode.
@@ -92,12 +95,30 @@ class MixtureOptions(MethodOptions):
             mixed: [n, classes], probabilities.
             ctx: logs `distillation`.
         """
-        recipe = OptimizerRecipe(name="adam", lr=self.distill_lr)
-        size, temperature = ctx.local.batch_size, self.temperature
-        plan = Distillation(
-            self.distill_epochs, size, recipe, temperature, self.batchnorm, self.distill_decay
-        )
-        distil(student, predict, samples, mixed, plan, ctx)
+        optimizer = Optimizer(OptimizerRecipe(name="adam", lr=self.distill_lr), student)
+        factor, plateau = 1.0, None
+        if self.distill_decay < 1:
+            plateau = falling_rate(self.distill_decay)
+        for _ in range(self.distill_epochs):
+            stream = ctx.stream("distillation order")
+            order = torch.randperm(len(samples), generator=stream, device=ctx.device)
+            losses = []
+            for chosen in ctx.in_batches(order):
+                with normalising(student, self.batchnorm):
+                    logits = predict(samples[chosen])
+                loss = target_divergence(mixed[chosen], logits, self.temperature)
+                ctx.log(distillation=loss)
+                optimizer.minimise(loss, factor=factor)
+                losses.append(loss.detach())
+            # Reading a loss waits for the device, so it is read only where the rate depends on it.
+            if plateau is not None:
+                plateau.step(torch.stack(losses).mean().item())
+                factor = plateau.optimizer.param_groups[0]["lr"]
+
+
+def falling_rate(decay: float) -> ReduceLROnPlateau:
+    """A rate that starts at 1 and falls by the factor `decay`, with DaFKD's released patience of 2."""
+    return ReduceLROnPlateau(torch.optim.SGD([torch.zeros(1)], lr=1.0), factor=decay, patience=2)
 
 
 def in_chunks(function: Any, inputs: Tensor, dim: int = 0) -> Tensor:

@@ -174,7 +174,7 @@ class Optimizer:
     Args:
         recipe: which, and its rates; a context's `local.optimizer` also has the pace of local training.
         module: whose `trainable` is updated from its `gradients`.
-        state: moments from `state()` to go on from; copied. None or empty: afresh.
+        state: moments from `state()` to go on from, on any device; copied. None or empty: afresh.
         part: which of the parameters are updated; others stay, whatever their gradients, momentum and decay.
         betas: Adam's, where the recipe gives none.
 
@@ -205,7 +205,8 @@ class Optimizer:
             state = {name: self._spacing.spread(v) if v.dim() else v for name, v in (state or {}).items()}
         self.rule, self.part, self.module, self.steps = StepRule(recipe, betas, clip), part, module, 0
         self._parameters, self._gradients = module.trainable[part], module.gradients[part]
-        self._state = {name: value.clone() for name, value in (state or {}).items()}
+        place = self._parameters.device
+        self._state = {name: value.to(place, copy=True) for name, value in (state or {}).items()}
 
     def minimise(self, loss: Tensor, *, factor: float = 1.0, clip: float | None = None) -> None:
         """One step on `loss`, as `minimise` below with this optimiser alone."""

@@ -39,6 +39,7 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers, all_own, lowest_layer, mean_of_shared
+from rayfed_kd.toolbox.local_training import train_on_labels
 
 
 class OwnModels:
@@ -76,11 +77,11 @@ class PersonalOptions(MethodOptions):
 
 
 class Trained(OwnModels):
-    """What the two forms below ask of a method: how a client trains."""
+    """A client's step in the two forms below."""
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:
-        """Trains a client's model, of whose layers the first `shared` are shared."""
-        raise TypeError(f"{type(self).__name__} must define train(): see toolbox/own_models.py")
+        """Trains a client's model, whose first `shared` layers are shared: E epochs of CE on all together."""
+        train_on_labels(student, ctx)
 
     def updated(self, client: Tensor, base: Tensor, shared: int, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """A client's step: its own layers on the shared ones it got, trained; its model, and the shared."""

@@ -105,8 +105,8 @@ def train_on_public(
     ctx: Context,
     *,
     epochs: int,
-    batch_size: int,
-    optimizer: Optimizer,
+    batch_size: int | None = None,
+    optimizer: Optimizer | None = None,
     ids: Tensor | None = None,
     said: Tensor | None = None,
     labelled: bool = False,
@@ -120,8 +120,8 @@ def train_on_public(
             "labels" [batch] int64.
         ctx: the client's or the server's.
         epochs: passes over the samples, each in an order of its own.
-        batch_size: samples a step.
-        optimizer: on the student.
+        batch_size: samples a step; None: the recipe's.
+        optimizer: on the student; None: the recipe's, afresh.
         ids: [n] int64, the samples; None: all.
         said: [n, ...], what is said of each, on the step's device; None: nothing.
         labelled: whether a batch has labels.
@@ -129,10 +129,11 @@ def train_on_public(
     Raises: RunError if labels are asked for and the public labels are not known.
     """
     by_id = said if said is None or ids is None else values_by_id(ids, said, ctx)
+    size, stepping = batch_size or ctx.local.batch_size, optimizer or Optimizer(ctx.local.optimizer, student)
 
     def batches() -> Iterator[OwnBatch]:
         for epoch in range(epochs):
-            for chosen, stored in ctx.public.epoch(epoch, batch_size, ids):
+            for chosen, stored in ctx.public.epoch(epoch, size, ids):
                 images = stored if augmenting is None else augmenting.training_images(chosen, stored, ctx)
                 batch = {"images": images}
                 if labelled:
@@ -141,7 +142,7 @@ def train_on_public(
                     batch["said"] = by_id[chosen]
                 yield None, batch
 
-    train_phases({"student": student}, [Phase(loss, [optimizer])], batches(), ctx)
+    train_phases({"student": student}, [Phase(loss, [stepping])], batches(), ctx)
 
 
 def values_by_id(ids: Tensor, values: Tensor, ctx: Context) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from rayfed_kd.algorithms.ccvr import CCVR, Options, drawn_rows, moments, pooled_moments
+from rayfed_kd.algorithms.ccvr import CCVR, Options, moments, pooled_moments, virtual_features
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 
@@ -44,7 +44,7 @@ def test_calibration_written_a_second_time_with_torchs_own_layer(small, bench):
         batches = [(model.features(images), labels) for images, labels in table.client(client).samples()]
         told.append(moments(*(torch.cat(list(column)) for column in zip(*batches, strict=True))))
     stream = ctx.stream("virtual")
-    rows, labels = drawn_rows(pooled_moments(told), 30, stream)
+    rows, labels = virtual_features(pooled_moments(told), 30, stream)
     layer = nn.Linear(8, 10)
     with torch.no_grad():
         layer.weight.copy_(found["global"][-HEAD:-10].view(10, 8))

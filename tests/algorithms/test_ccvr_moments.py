@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rayfed_kd.algorithms.ccvr import drawn_rows, moments, pooled_moments
+from rayfed_kd.algorithms.ccvr import moments, pooled_moments, virtual_features
 
 
 def column(*values):
@@ -27,7 +27,7 @@ def test_one_sample_has_covariance_zero_and_one_of_all_clients_too():
     alone = labelled(column(3))
     assert (alone.means.item(), alone.covariances.item()) == (3, 0)
     assert pooled_moments([alone]).covariances.item() == 0
-    rows, labels = drawn_rows(pooled_moments([alone]), 4, torch.Generator().manual_seed(1))
+    rows, labels = virtual_features(pooled_moments([alone]), 4, torch.Generator().manual_seed(1))
     assert rows.flatten().tolist() == [3, 3, 3, 3]
     assert labels.tolist() == [0, 0, 0, 0]
 
@@ -54,7 +54,7 @@ def test_drawn_features_have_the_moments():
     stream = torch.Generator().manual_seed(5)
     rows = torch.randn(200, 3, generator=stream) @ torch.tensor([[2.0, 1, 0], [0, 1, 0.5], [0, 0, 0.1]])
     source = pooled_moments([labelled(rows, 4)])
-    drawn, labels = drawn_rows(source, 20_000, torch.Generator().manual_seed(6))
+    drawn, labels = virtual_features(source, 20_000, torch.Generator().manual_seed(6))
     assert set(labels.tolist()) == {4}
     torch.testing.assert_close(drawn.mean(0), rows.mean(0), atol=0.05, rtol=0)
     torch.testing.assert_close(torch.cov(drawn.T), torch.cov(rows.T), atol=0.12, rtol=0.03)
@@ -63,7 +63,7 @@ def test_drawn_features_have_the_moments():
 def test_covariance_of_fewer_samples_than_features_is_drawn_from_as_well():
     """Rank 1 in four dimensions: all that is drawn lies on the line of both samples."""
     ends = torch.tensor([[0.0, 0, 0, 0], [1, 2, 3, 4]])
-    drawn, _ = drawn_rows(pooled_moments([labelled(ends)]), 50, torch.Generator().manual_seed(7))
+    drawn, _ = virtual_features(pooled_moments([labelled(ends)]), 50, torch.Generator().manual_seed(7))
     assert drawn.isfinite().all()
     torch.testing.assert_close(drawn, drawn[:, :1] * ends[1], atol=1e-3, rtol=1e-3)
 
@@ -71,5 +71,5 @@ def test_covariance_of_fewer_samples_than_features_is_drawn_from_as_well():
 @pytest.mark.parametrize("seed", [1, 2])
 def test_draws_are_the_streams(seed):
     source = pooled_moments([labelled(column(0, 2))])
-    draws = [drawn_rows(source, 3, torch.Generator().manual_seed(s))[0] for s in (1, seed)]
+    draws = [virtual_features(source, 3, torch.Generator().manual_seed(s))[0] for s in (1, seed)]
     assert torch.equal(*draws) == (seed == 1)

@@ -67,7 +67,7 @@ class BatchedSteps:
         if any(part.training for part in models[0].submodules):
             self._trained[name] = stack
         # Frozen and equal in all clients, as a received teacher: the first client's serves all.
-        elif not stack.all_equal():
+        elif not (stack.storage[1:] == stack.storage[:1]).all():
             self._frozen[name] = stack
 
     def run(self) -> None:
@@ -99,34 +99,23 @@ class BatchedSteps:
         for phase, updates, trains in zip(self._phases, self._of_phase, self._trains, strict=True):
             losses, logged, handed_on = self._losses(phase, rows, leaves, batch)
             if updates:
-                self._descend(losses, leaves, places, trains, updates)
+                wanted = [leaf for name in trains for leaf in leaves[name]]
+                # Row i alone is in loss i: the sum's gradient is each client's own. A parameter that no loss
+                # reaches gets 0, as in `minimise`: momentum and weight decay still move it.
+                gradients = iter(torch.autograd.grad(losses.sum(), wanted, materialize_grads=True))
+                with torch.no_grad():
+                    for name in trains:
+                        stack = self._trained[name]
+                        for place in stack.parameters(stack.gradients[: len(places)]):
+                            place.copy_(next(gradients))
+                    for update in updates:
+                        self._updates[update].step(places)
             if not everybody:
                 # These leaves are copies. Those of models that did not move are kept: what is handed on
                 # may be differentiated with respect to them.
                 leaves.update({name: self._some(name, rows) for name in trains})
             self._note(places, rows, logged)
             batch.update(handed_on)
-
-    def _descend(
-        self,
-        losses: Tensor,
-        leaves: Mapping[str, list[Tensor]],
-        places: Sequence[int],
-        trains: Sequence[str],
-        updates: Sequence[int],
-    ) -> None:
-        """Gradients of the models that a phase trains, and its optimisers' updates."""
-        wanted = [leaf for name in trains for leaf in leaves[name]]
-        # Row i alone is in loss i, so the sum's gradient is each client's own. A parameter that no loss
-        # reaches gets 0, as in `minimise`: momentum and weight decay still move it.
-        gradients = iter(torch.autograd.grad(losses.sum(), wanted, materialize_grads=True))
-        with torch.no_grad():
-            for name in trains:
-                stack = self._trained[name]
-                for place in stack.parameters(stack.gradients[: len(places)]):
-                    place.copy_(next(gradients))
-            for update in updates:
-                self._updates[update].step(places)
 
     def _gathered(self, places: Sequence[int], batches: Sequence[OwnBatch]) -> dict[str, Tensor]:
         """Batches of one shape as [m, ...] tensors; samples are read of all clients at once."""

@@ -67,10 +67,6 @@ class StackedModules:
             for one, original in zip(every, own, strict=True):
                 one.assign(original)
 
-    def all_equal(self) -> bool:
-        """Whether all rows are equal, to the bit."""
-        return bool((self.storage[1:] == self.storage[:1]).all())
-
     def hand_back(self) -> None:
         """Copies every row into its module."""
         for place, module in enumerate(self._modules):

@@ -16,7 +16,7 @@ from torch import Tensor
 from rayfed_kd.features.privacy.covered_parts import CoveredParts, covered_parts
 from rayfed_kd.features.privacy.private_update import at_least_zero, normal
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Array, DispatchFacts, Method, Number, RunError, to_array
+from rayfed_kd.protocol import Array, DispatchFacts, Method, RunError, to_array
 from rayfed_kd.protocol.wire import OutgoingReply
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.on_the_way import PrivacyRecipe
@@ -111,7 +111,12 @@ class ClientPrivacy:
         Raises: RunError if it holds what cannot be protected.
         """
         parts, clip, scope = reply.parts, told.get("clip"), facts.scope
-        self._check_numbers(reply.metadata)
+        own = next((name for name in reply.metadata if name != "samples"), None)
+        if own is not None:
+            raise RunError(
+                f"privacy: the reply's number {own!r} would travel without noise; expected no number but "
+                "`samples`, which is sent as 1"
+            )
         vectors = sorted(set(parts) & set(self._parts.vectors))
         changed, within = self._clipped_vectors({n: parts[n] for n in vectors}, message, scope, clip)
         rows = sorted(set(parts) & set(self._parts.rows))
@@ -120,14 +125,6 @@ class ClientPrivacy:
         if within is not None:
             spent["within_clip"] = within
         return OutgoingReply({**parts, **changed}, dict.fromkeys(reply.metadata, 1), spent)
-
-    def _check_numbers(self, metadata: Mapping[str, Number]) -> None:
-        own = next((name for name in metadata if name != "samples"), None)
-        if own is not None:
-            raise RunError(
-                f"privacy: the reply's number {own!r} would travel without noise; expected no number but "
-                "`samples`, which is sent as 1"
-            )
 
     def _clipped_vectors(
         self,

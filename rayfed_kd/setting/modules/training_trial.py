@@ -266,15 +266,8 @@ class _Seen:
 
 def _names(module: nn.Module) -> set[str]:
     """Of all submodules, parameters and buffers that are there."""
-    places = [
-        (prefix, name)
-        for prefix, part in module.named_modules()
-        for name, tensor in [*part._parameters.items(), *part._buffers.items()]
-        if tensor is not None
-    ]
-    return {f"{prefix}.{name}".lstrip(".") for prefix, name in places} | {
-        name for name, _ in module.named_modules()
-    }
+    tensors = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    return {name for named in (module.named_modules(), *tensors) for name, _ in named}
 
 
 def _check_alike(one: nn.Module, other: nn.Module) -> None:

@@ -108,6 +108,33 @@ def mean_features(model: FlatModule, ctx: ClientContext) -> PerClass:
     return mean_rows(model, FlatModule.features, ctx)
 
 
+def sample_features(model: FlatModule, ctx: ClientContext) -> tuple[Tensor, Tensor]:
+    """A frozen model's features of all of a client's samples, [n, F], and their labels, [n] int64."""
+    with torch.no_grad():
+        seen = [(model.features(images), labels) for images, labels in ctx.samples()]
+    features, labels = (torch.cat(column) for column in zip(*seen, strict=True))
+    return features, labels
+
+
+def drawn_rows(mean: Tensor, triangle: Tensor, number: int, stream: torch.Generator) -> Tensor:
+    """[number, L] float64 vectors of a normal distribution, where `stream` lies.
+
+    Args:
+        mean: [L].
+        triangle: [L (L + 1) / 2], the covariance's upper triangle row by row.
+    """
+    length, covariance = len(mean), triangle.to(torch.float64)
+    upper = torch.triu_indices(length, length, device=triangle.device)
+    whole = covariance.new_zeros(length, length)
+    whole[upper[0], upper[1]] = covariance
+    values, vectors = torch.linalg.eigh(whole + whole.triu(1).T)
+    # Rounding can leave a covariance of few vectors with eigenvalues below 0.
+    root = vectors * values.clamp(min=0).sqrt()
+    z = torch.randn(number, length, generator=stream, device=stream.device, dtype=torch.float64)
+    drawn: Tensor = mean.to(z) + z @ root.T.to(z)
+    return drawn
+
+
 Pooling = Literal["count", "uniform", "literal"]
 
 

@@ -164,8 +164,7 @@ def learn_public(
     """
     public = ctx.public
     model = ctx.model(server.model, "server")
-    moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
-    optimizer = Optimizer(faded(options.server_optimizer, server.rate), model, moments)
+    optimizer = Optimizer(faded(options.server_optimizer, server.rate), model, server.moments)
     knowledge = torch.zeros(len(public), ctx.classes, device=ctx.device)
     right, shown = 0.0, 0
     left_out = torch.ones(len(public), dtype=torch.bool, device=ctx.device)

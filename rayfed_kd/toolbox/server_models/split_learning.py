@@ -195,14 +195,22 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
         once = {r.client: {n: r[n] for n in r.parts if n not in EVERY_TIME} for r in replies}
         told = {**server.told, **{client: parts for client, parts in once.items() if parts}}
         model = ctx.model(server.model, SERVER)
-        moments = {name: value.to(ctx.device) for name, value in server.moments.items()}
-        optimizer = Optimizer(self.options.server_optimizer or ctx.local.optimizer, model, moments)
+        recipe = self.options.server_optimizer or ctx.local.optimizer
+        optimizer = Optimizer(recipe, model, server.moments)
         # After `told` is complete: FedICT's d^S counts the clients that are new in this round.
         terms = {reply.client: self.server_terms(reply.client, told) for reply in replies}
         for _ in range(self.options.server_epochs):
             for reply in replies:
-                labels, added = told[reply.client]["labels"], terms[reply.client]
-                self._learn(model, optimizer, reply, labels.to(ctx.device), added, ctx)
+                labels = told[reply.client]["labels"].to(ctx.device)
+                features, teacher = reply["features"].to(ctx.device), reply["logits"].to(ctx.device)
+                # A stream for each client: its order does not depend on who else is in the cohort.
+                stream = ctx.stream(f"order of client {reply.client}")
+                order = torch.randperm(len(labels), generator=stream, device=ctx.device)
+                for chosen in ctx.in_batches(order, self._batch_size(ctx)):
+                    own = model(features[chosen])
+                    loss = transfer_loss(own, labels[chosen], teacher[chosen], terms[reply.client])
+                    ctx.log(**{f"server_{name}": value for name, value in loss.logged.items()})
+                    optimizer.minimise(loss.value)
         moments = {name: value.cpu() for name, value in optimizer.state().items()}
         return ServerState(model.vector().cpu(), moments, told)
 
@@ -231,26 +239,6 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
                 labels.append(wanted)
         once = {} if known else {"labels": torch.cat(labels), **self.introduction(ctx)}
         return Reply(features=torch.cat(features), logits=torch.cat(logits), **once)
-
-    def _learn(
-        self,
-        model: FlatModule,
-        optimizer: Optimizer,
-        reply: Reply,
-        labels: Tensor,
-        terms: Terms,
-        ctx: ServerContext,
-    ) -> None:
-        """A pass over one client's samples, in an order of its own."""
-        features, teacher = reply["features"].to(ctx.device), reply["logits"].to(ctx.device)
-        # A stream for each client: its order does not depend on who else is in the cohort.
-        stream = ctx.stream(f"order of client {reply.client}")
-        order = torch.randperm(len(labels), generator=stream, device=ctx.device)
-        for chosen in ctx.in_batches(order, self._batch_size(ctx)):
-            own = model(features[chosen])
-            loss = transfer_loss(own, labels[chosen], teacher[chosen], terms)
-            ctx.log(**{f"server_{name}": value for name, value in loss.logged.items()})
-            optimizer.minimise(loss.value)
 
     def _logits(self, model: FlatModule, reply: Reply, ctx: ServerContext) -> Tensor:
         """The server's logits on a client's samples, [n_k, C], after all its epochs."""

@@ -7,7 +7,7 @@ from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.toolbox.generation import LabelPool
+from rayfed_kd.toolbox.generation import pooled_labels
 from rayfed_kd.toolbox.local_training import mean_loss, train_on_labels
 from rayfed_kd.toolbox.losses import cross_entropy
 
@@ -41,7 +41,7 @@ def test_own_and_public_passes_go_by_the_recipe_and_what_is_drawn_is_what_is_tra
     assert ctx.samples_drawn == 2 * sum(sizes)
     assert [len(ids) for ids, _ in ctx.public.epoch(0, 8)] == public
     assert [len(ids) for ids, _ in ctx.public.in_order(batch_size=8)] == [8, 8, 4]
-    assert [len(labels) for labels in LabelPool(42, 20, 2, ctx).epoch(0)] == sizes
+    assert [len(labels) for labels in pooled_labels(ctx)] == 2 * sizes
     server = server_context(setting(last_batch))
     assert [len(ids) for ids, _ in server.public.epoch(0, 8)] == public
 

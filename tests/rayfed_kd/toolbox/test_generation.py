@@ -8,33 +8,39 @@ from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.toolbox.generation import LabelPool, mean_cosines, uniform_labels
+from rayfed_kd.toolbox.generation import mean_cosines, pooled_labels, uniform_labels
 from rayfed_kd.toolbox.losses import diversity_loss
 
 
-def context():
+def context(samples=0, batch_size=64, passes=1):
     streams = {}
 
     def stream(purpose):
         return streams.setdefault(purpose, torch.Generator().manual_seed(len(purpose)))
 
     # `local.last_batch: keep`: the last batch is what is left.
-    return SimpleNamespace(classes=10, device="cpu", stream=stream, in_batches=torch.split)
+    return SimpleNamespace(
+        classes=10,
+        device="cpu",
+        stream=stream,
+        in_batches=lambda items: torch.split(items, batch_size),
+        num_samples=samples,
+        passes=passes,
+        local=SimpleNamespace(batch_size=batch_size),
+    )
 
 
 def test_pool_of_a_large_client_is_the_same_labels_in_another_order_each_epoch():
-    pool = LabelPool(150, 64, 3, context())
-    epochs = [list(pool.epoch(index)) for index in range(3)]
-    assert [len(batch) for batch in epochs[0]] == [64, 64, 22]
-    joined = [torch.cat(batches) for batches in epochs]
+    batches = list(pooled_labels(context(150, passes=3)))
+    assert [len(batch) for batch in batches] == [64, 64, 22] * 3
+    joined = torch.cat(batches).split(150)
     assert all(torch.equal(labels.sort().values, joined[0].sort().values) for labels in joined)
     assert not torch.equal(joined[0], joined[1])
 
 
 def test_small_client_has_labels_of_its_own_in_every_epoch():
     """N_k 20 < B 64, E 5: 100 labels, twenty an epoch, none twice."""
-    pool = LabelPool(20, 64, 5, context())
-    epochs = [torch.cat(list(pool.epoch(index))) for index in range(5)]
+    epochs = list(pooled_labels(context(20, passes=5)))
     assert [len(labels) for labels in epochs] == [20] * 5
     assert torch.equal(torch.cat(epochs), uniform_labels(100, context()))
     assert not torch.equal(epochs[0], epochs[1])
@@ -42,7 +48,7 @@ def test_small_client_has_labels_of_its_own_in_every_epoch():
 
 def test_labels_are_uniform():
     """64,000 draws of ten classes: each within five deviations, 5 sqrt(64000 .1 .9) = 380, of 6,400."""
-    labels = torch.cat(list(LabelPool(64_000, 64, 1, context()).epoch(0)))
+    labels = torch.cat(list(pooled_labels(context(64_000))))
     counts = torch.bincount(labels, minlength=10)
     assert (counts - 6400).abs().max() < 380
 
