@@ -10,6 +10,7 @@ from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.protocol import Evaluated, Predictor, to_array, to_tensor
+from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
 # One size on every host: with other shapes, kernels may round differently, and predictions could change.
@@ -64,8 +65,11 @@ class ModelEvaluation:
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._data.device)
         # Only metrics that the recipe names need them: they are many times larger than the outcomes.
         kept: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
+        # What a module draws in eval mode, too, is of the seed and the samples, whichever host computes it.
+        path, device = ("evaluation", split, *indices[:1].tolist()), self._data.device
         try:
-            with torch.inference_mode():
+            # Not in inference mode: what a module makes once and keeps is used in training as well.
+            with torch.no_grad(), global_stream(self._setting.recipe.seed, *path, device=device):
                 for chosen in torch.split(indices, EVALUATION_BATCH):
                     # Clients' own test parts are samples of the data set's training split.
                     images, labels = self._data.gather(chosen, "train" if split == "local" else "test")

@@ -104,7 +104,7 @@ def random_rotation(images: Tensor, stream: torch.Generator) -> Tensor:
     second = torch.stack([angle.sin() / ratio, angle.cos(), zero], dim=1)
     grid = F.affine_grid(torch.stack([first, second], dim=1), list(images.shape), align_corners=False)
     turned = F.grid_sample(images.float(), grid, mode="nearest", align_corners=False)
-    return turned.round().to(images.dtype)
+    return turned.to(images.dtype)
 
 
 AUGMENTATIONS: dict[str, Sequence[Callable[[Tensor, torch.Generator], Tensor]]] = {

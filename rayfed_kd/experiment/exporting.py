@@ -150,7 +150,8 @@ def _check_whole(module: nn.Module, description: ModelDescription, state: dict[s
     Raises: RecipeError
     """
     samples, shown = drawn_samples(description.shape, 0), []
-    for one in (module.eval(), described_model(description, state).module):
+    module.eval()
+    for one in (module, described_model(description, state).module):
         with torch.no_grad(), global_stream(0, "export"):
             shown.append(one(samples))
     # Kernels may round differently, as a vector's convolutions are channels-last.

@@ -48,7 +48,8 @@ class Classifier(nn.Module):
     @property
     def stages(self) -> list[nn.Module]:
         """The body's members, then the head."""
-        body = list(self.body) if isinstance(self.body, nn.Sequential) else [self.body]
+        # A subclass may compute something else than its members one after the other.
+        body = list(self.body) if type(self.body) is nn.Sequential else [self.body]
         return [*body, self.head]
 
     @property
@@ -103,7 +104,8 @@ def trial(module: nn.Module) -> Iterator[Any]:
     """The module in eval mode, then as before; no gradients, and torch's global generator stays."""
     training = module.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        yield module.eval()
+        module.eval()  # a module's own `eval` may give nothing back
+        yield module
     module.train(training)
 
 

@@ -73,8 +73,10 @@ def _fault(part: nn.Module) -> str:
         if name not in OWN and not (value == BARE[name] if name in BARE else _is_plain(value)):
             return f" with hooks, or an attribute that is no number or text: {name}"
     for name, parameter in part.named_parameters(recurse=False):
-        if parameter.dtype != torch.float32 or not parameter.requires_grad:
-            return f" whose {name} is frozen or not float32"
+        # Stacked weights are other tensors, without what `register_hook` gave to this one.
+        hooked = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        if hooked or parameter.dtype != torch.float32 or not parameter.requires_grad:
+            return f" whose {name} is frozen or not float32, or has hooks on its gradient"
     return ""
 
 

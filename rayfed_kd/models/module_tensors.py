@@ -83,6 +83,12 @@ class ModuleTensors:
         """
         _check_kind(module)
         held = list(held_tensors(module))
+        told = {id(parameter) for parameter in module.parameters()}
+        for one in held:
+            if one.is_parameter and one.now.requires_grad and id(one.now) not in told:
+                raise RecipeError(
+                    f"its parameters() leaves out {one.name}; expected requires_grad=False of what stays"
+                )
         names = getattr(module, MOVING, None)
         trained = tuple(one for one in held if one.is_parameter and one.now.requires_grad)
         buffers = [one for one in held if not one.is_parameter]

@@ -164,12 +164,7 @@ def _fitting_shape(module: nn.Module, shape: Shape) -> Shape | None:
 
 def has_features(module: nn.Module) -> bool:
     """Whether a classifier's features are known: its own, or the input of its last linear layer."""
-    return has_own_features(module) or hasattr(module, HEAD)
-
-
-def has_own_features(module: nn.Module) -> bool:
-    """Whether its class has a method `features`; torchvision's VGG has a module of this name instead."""
-    return callable(getattr(type(module), "features", None))
+    return isinstance(module, Classifier) or hasattr(module, HEAD)
 
 
 def head_of(module: nn.Module) -> nn.Module:
@@ -193,15 +188,18 @@ def no_features(module: nn.Module) -> RecipeError:
 
 def classify(module: nn.Module, features: Tensor) -> Tensor:
     """A classifier's logits, [batch, classes], from its features."""
-    if has_own_features(module):
-        return module.classify(features)  # type: ignore[operator, no-any-return]
+    if isinstance(module, Classifier):
+        return module.classify(features)
     return head_of(module)(features)  # type: ignore[no-any-return]
 
 
 def features_of(module: nn.Module, inputs: Tensor) -> Tensor:
-    """A classifier's features: its own, or the input of its last linear layer; gradients pass."""
-    if has_own_features(module):
-        return module.features(inputs)  # type: ignore[operator, no-any-return]
+    """A Classifier's own features, or the input of a module's last linear layer; gradients pass.
+
+    What a module that is no Classifier calls `features` may be anything, as feature maps.
+    """
+    if isinstance(module, Classifier):
+        return module.features(inputs)
     return _hooked_features(module, inputs)
 
 

@@ -98,7 +98,8 @@ def single_sample_fault(module: nn.Module, shape: Shape) -> str | None:
 def _fault(module: nn.Module, samples: Tensor) -> str | None:
     try:
         with torch.no_grad():
-            logits = module.train()(samples)
+            module.train()
+            logits = module(samples)
         if len(logits) != len(samples):
             return f"it makes {tuple(logits.shape)} of {len(samples)}"
         # A layer of one's own may divide by a deviation, which one sample does not have.

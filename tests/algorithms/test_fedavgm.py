@@ -19,11 +19,7 @@ def path(made_replies, changes, **options):
 
 @pytest.mark.parametrize(
     ("form", "expected"),
-    [
-        ("plain", [0.9, 0.61, 0.049]),
-        ("nesterov", [0.81, 0.349, -0.4559]),
-        ("damped", [0.99, 0.961, 0.9049]),
-    ],
+    [("plain", [0.9, 0.61, 0.049]), ("nesterov", [0.81, 0.349, -0.4559]), ("damped", [0.99, 0.961, 0.9049])],
 )
 def test_three_updates_by_hand(form, expected, made_replies):
     """Start 1, D = 0.1, 0.2, 0.3, beta 0.9, eta_s 1. Plain: v = 0.1, 0.29, 0.561."""

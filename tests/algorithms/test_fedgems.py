@@ -11,11 +11,7 @@ from runs import run_in_process, simulation_of, states_of
 from small_recipes import MADE_UP, small_recipe
 from torch.nn import functional as F
 
-from rayfed_kd.algorithms.fedgems import (
-    FedGEMS,
-    Fusion,
-    Options,
-)
+from rayfed_kd.algorithms.fedgems import FedGEMS, Fusion, Options
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare

@@ -162,11 +162,7 @@ def test_defaults_are_the_readings():
 
 @pytest.mark.parametrize(
     "schedule",
-    [
-        "{name: quorum, min_fraction: 0.6, late: next_round}",
-        "{name: fedbuff, buffer: 2}",
-        "{name: fedasync}",
-    ],
+    ["{name: quorum, min_fraction: 0.6, late: next_round}", "{name: fedbuff, buffer: 2}", "{name: fedasync}"],
 )
 def test_it_learns_where_replies_come_late_or_alone(schedule, small):
     recipe = {**small, "method": {"name": "fedproto"}, "model": {"name": "mlp"}}

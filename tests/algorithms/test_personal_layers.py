@@ -54,8 +54,7 @@ def two_weights(method, epochs=1):
     train = Split(images, labels)
     dataset = Dataset(train, None, ("0", "1", "2"), mean=(0.0,), std=(1.0,), name="two", folder=Path())
     partition = Partition.of(
-        train=(np.array([0]), np.array([1, 2, 3])),
-        test=(np.zeros(0, np.int64), np.zeros(0, np.int64)),
+        train=(np.array([0]), np.array([1, 2, 3])), test=(np.zeros(0, np.int64), np.zeros(0, np.int64))
     )
     recipe = Recipe.model_validate(
         {
@@ -131,11 +130,7 @@ def test_nothing_personal_is_fedavg_bit_for_bit(method):
     [
         {"name": "fedper", "personal": ["C1", "C2", "C3", "F1", "F2", "F3"]},
         {"name": "fedrep", "personal": ["C1", "C2", "C3", "F1", "F2", "F3"], "head_epochs": 2},
-        {
-            "name": "fedper_plus",
-            "dropping": ["C1", "C2", "C3", "F1", "F2", "F3"],
-            "at_once": True,
-        },
+        {"name": "fedper_plus", "dropping": ["C1", "C2", "C3", "F1", "F2", "F3"], "at_once": True},
     ],
     ids=str,
 )

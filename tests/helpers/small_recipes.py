@@ -61,12 +61,7 @@ ONE_SHOT = {
 OPTIONS = {
     "fedcog": {"images": 20, "steps": 2},
     "fedgen": {"generator": {"hidden": 16, "latent": 4, "steps": 2, "batch_size": 8}},
-    "fedftg": {
-        "generator": {"width": 4, "latent": 8},
-        "iterations": 1,
-        "student_steps": 2,
-        "batch_size": 8,
-    },
+    "fedftg": {"generator": {"width": 4, "latent": 8}, "iterations": 1, "student_steps": 2, "batch_size": 8},
     "fedrevive": {
         "generator": {"width": 4, "latent": 8},
         "teachers": 2,
@@ -99,10 +94,7 @@ OPTIONS = {
     "fedrep_plus": {"head_epochs": 1, "z0": 1},
     "fedtgp": {"server_epochs": 2},
     "fedl2g": {"warmup": 1, "server_lr": 0.1},
-    "fedktl": {
-        "generator": {"width": 4, "latent": 8, "epochs": 1},
-        "server_epochs": 2,
-    },
+    "fedktl": {"generator": {"width": 4, "latent": 8, "epochs": 1}, "server_epochs": 2},
     "fd": {"means": "after"},  # in groups; `training` counts what a loop of its own sees
     "fedmd": {"public_samples": 50},
     "cronus": {"public_samples": 50},
@@ -126,11 +118,7 @@ TIMES = ["wall_s", "dispatch_s", "client_s", "server_s", "evaluate_s"]
 
 def small_recipe(base, name, **options):
     """`base` with the method, small, and what it needs of data and partition; `options` on top."""
-    recipe = {
-        **base,
-        **CHANGES.get(name, {}),
-        "method": {"name": name, **OPTIONS.get(name, {}), **options},
-    }
+    recipe = {**base, **CHANGES.get(name, {}), "method": {"name": name, **OPTIONS.get(name, {}), **options}}
     if by_default(load_object(METHODS.get(name, name), "")).public != "none":
         recipe["partition"] = {**recipe["partition"], "public": {"fraction": 0.5}}
     return recipe

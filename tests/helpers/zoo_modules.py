@@ -624,7 +624,59 @@ class Caches(Net):
         return self.seen * 0.1 + hidden
 
 
+class GrowingCache(Net):
+    """It is made for the largest batch so far, which may be an evaluation's, and training reads it."""
+
+    def prepare(self):
+        self.scales = None
+
+    def between(self, hidden):
+        if self.scales is None or len(self.scales) < len(hidden):
+            self.scales = torch.full((len(hidden), WIDTH), 0.5)
+        return hidden * self.scales[: len(hidden)]
+
+
+class GivesNothingBack(Dropout):
+    def train(self, mode=True):
+        super().train(mode)
+
+    def eval(self):
+        super().eval()
+
+
 # Refused.
+
+
+class ChangesItsInput(Net):
+    def forward(self, images):
+        return super().forward(images.sub_(0.5))
+
+
+class OwnParameters(Net):
+    def parameters(self, recurse=True):
+        return self.head.parameters(recurse)
+
+
+class FrozenInTraining(Net):
+    def train(self, mode=True):
+        self.inner.weight.requires_grad_(not mode)
+        return super().train(mode)
+
+
+class OwnForward(Classifier):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes), math.prod(shape))
+
+    def forward(self, images):
+        return 4 * super().forward(images)
+
+
+class OwnClassify(OwnForward):
+    def forward(self, images):
+        return self.classify(self.features(images))
+
+    def classify(self, features):
+        return super().classify(F.normalize(features))
 
 
 class Bfloat16(Net):

@@ -16,11 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rayfed_kd.cluster.engine.calls import (
-    EvaluationCall,
-    EvaluationResult,
-    PersonalResult,
-)
+from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalResult
 from rayfed_kd.cluster.engine.interface import Engine
 from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.cluster.server.evaluating.own_models import OwnModels, StartedOwn

@@ -26,11 +26,7 @@ from rayfed_kd.recipe.strict import Named
 from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module, trial
 from rayfed_kd.setting.modules.training_trial import Outcome
 
-REGISTRIES = {
-    "classifier": CLASSIFIERS,
-    "generator": GENERATORS,
-    "head": HEADS,
-}
+REGISTRIES = {"classifier": CLASSIFIERS, "generator": GENERATORS, "head": HEADS}
 
 
 class Architectures:

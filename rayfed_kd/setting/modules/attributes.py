@@ -17,16 +17,8 @@ from rayfed_kd.errors import RecipeError
 
 OF_TORCH = frozenset(vars(nn.Module()))  # what every module has
 VALUES = (bool, int, float, complex, str, bytes)
-OPAQUE = (
-    type,
-    enum.Enum,
-    FunctionType,
-    MethodType,
-    BuiltinFunctionType,
-    ModuleType,
-    torch.dtype,
-    torch.device,
-)
+FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
+OPAQUE = (type, enum.Enum, *FUNCTIONS, ModuleType, torch.dtype, torch.device)
 MOST_SHOWN = 3
 
 

@@ -96,6 +96,7 @@ class TrainingTrial:
             between = Attributes.of(used)
             self._trained_plainly(used, TRAINED[1])
             after = Attributes.of(used)
+            before.moved(used)  # in train mode, and below in eval mode
             self._shown(used, 2)
         if grown := between.changed(after):
             raise RecipeError(
@@ -125,10 +126,16 @@ class TrainingTrial:
     def _backward(self, module: nn.Module | FlatModule, number: int) -> Tensor:
         """A pass and its gradients. Returns the outputs."""
         inputs = self.batch(number)
+        versions = [one._version for one in inputs]
         try:
             with torch.enable_grad(), global_stream(number, "trial batch"):
                 outputs = module(*inputs)
                 self._check_outputs(outputs, len(inputs[0]))
+                if versions != [one._version for one in inputs]:
+                    raise RecipeError(
+                        f"{self.name} changes its inputs in place, which a method gives to other models as "
+                        "well; expected x = x - 1 in place of x -= 1 or x.sub_(1)"
+                    )
                 target = torch.linspace(-1, 1, outputs.numel()).view(outputs.shape)
                 (outputs.float() - target).square().mean().backward()
         except RayfedError:
@@ -152,10 +159,22 @@ class TrainingTrial:
         )
 
     def _shown(self, module: nn.Module | FlatModule, number: int) -> Tensor:
-        with torch.no_grad(), global_stream(number, "trial batch"):
-            (module.module if isinstance(module, FlatModule) else module).eval()
-            outputs: Tensor = module(*self.batch(number))
-        return outputs
+        plain = module.module if isinstance(module, FlatModule) else module
+        plain.eval()
+        ways: list[Callable[..., Tensor]] = [plain]
+        if isinstance(plain, Classifier):
+            ways += [lambda x: plain.classify(plain.features(x)), lambda x: plain.from_(0, x)]
+        shown = list[Tensor]()
+        for way in ways:
+            with torch.no_grad(), global_stream(number, "trial batch"):
+                shown.append(way(*self.batch(number)))
+        if any(bits(one) != bits(shown[0]) for one in shown):
+            raise RecipeError(
+                f"{self.name} is a Classifier that computes something else than its body's members and its "
+                "head one after the other, by which methods read its features and layers; expected a "
+                "subclass of torch.nn.Module, or all that is computed in a member of the body"
+            )
+        return shown[0]
 
     def _compare(self, used: FlatModule, fresh: FlatModule, suspects: str) -> None:
         """Refuse a module whose past shows: used and fresh, with one vector, must compute the same bits."""

@@ -40,6 +40,19 @@ def test_dropout_draws_the_same_whatever_the_process_drew_before(method, own_mod
     assert (vectors[0] != vectors[2]).any()
 
 
+@pytest.mark.parametrize("method", ["fedavg", "standalone"])
+def test_dropout_in_an_evaluation_draws_the_same_whatever_the_process_drew_before(method, own_module):
+    own_module("dropped", MODEL.replace("(self.hidden", ".train()(self.hidden"))
+    recipe = small_recipe(FOUR_CLIENTS, method) | {"model": {"name": "dropped:Dropped"}, "rounds": 2}
+    recipe |= {"sampling": {"fraction": 1.0}}
+    seen = []
+    for seed, before in ((1, 5), (1, 6), (2, 5)):
+        torch.manual_seed(before)
+        rows = run_in_process(recipe | {"seed": seed}).tables["clients"]
+        seen.append(rows["correct"].to_pylist())
+    assert seen[0] == seen[1] != seen[2]
+
+
 def test_global_generator_is_the_named_stream_within_the_block_and_as_before_after_it():
     torch.manual_seed(7)
     first = torch.rand(3)

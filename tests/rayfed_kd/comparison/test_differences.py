@@ -12,13 +12,7 @@ from rayfed_kd.comparison.compare import compare_runs as compare
 from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.differences import (
-    Difference,
-    JudgedClaim,
-    after_holm,
-    paired_difference,
-    student_t,
-)
+from rayfed_kd.comparison.differences import Difference, JudgedClaim, after_holm, paired_difference, student_t
 from rayfed_kd.comparison.studies import Claim, Study
 from rayfed_kd.comparison.study_changes import without_rows
 from rayfed_kd.comparison.table_text import remarks
@@ -233,11 +227,7 @@ def test_claim_about_the_whole_curve():
 
 @pytest.mark.parametrize(
     ("margin", "verdict"),
-    [
-        (1.0, "not shown (above -1)"),
-        (4.8, "not shown (above -4.8)"),
-        (4.9, "shown (above -4.9)"),
-    ],
+    [(1.0, "not shown (above -1)"), (4.8, "not shown (above -4.8)"), (4.9, "shown (above -4.9)")],
 )
 def test_margin_is_in_points_as_the_table_is(margin, verdict):
     """B less A is 5 points, and half its interval 2.776 * 7.906 / sqrt(5) = 9.815: it begins at -4.815."""

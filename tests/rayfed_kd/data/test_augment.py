@@ -71,6 +71,11 @@ def test_rotation_of_wide_pictures_shears_nothing():
     assert alike.float().mean() > 0.99
 
 
+def test_rotation_moves_floats_as_it_moves_pixels():
+    turned = random_rotation(pictures() / 255, stream())
+    assert torch.equal((turned * 255).round().to(torch.uint8), random_rotation(pictures(), stream()))
+
+
 def test_half_of_the_pictures_are_mirrored():
     """1,000 flips: 500 with deviation 15.8."""
     images = torch.zeros(1000, 1, 1, 2, dtype=torch.uint8)

@@ -229,18 +229,23 @@ def frozen():
     return layer
 
 
+def hooked_weight(register):
+    layer = nn.Linear(4, 3)
+    getattr(layer.weight, register)(lambda gradient: None)
+    return layer
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout()), "1 is a torch.*Dropout, which"),
+        (lambda: hooked_weight("register_hook"), "whose weight .* has hooks on its gradient"),
         (
-            lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout()),
-            "1 is a torch.*Dropout, which",
+            lambda: hooked_weight("register_post_accumulate_grad_hook"),
+            "whose weight .* has hooks on its gradient",
         ),
         (Lstm, "the model itself is a .*Lstm, which is not on the list"),
-        (
-            lambda: nn.Sequential(nn.Sequential(nn.LSTM(4, 3))),
-            r"0\.0 is a torch.*LSTM, which",
-        ),
+        (lambda: nn.Sequential(nn.Sequential(nn.LSTM(4, 3))), r"0\.0 is a torch.*LSTM, which"),
         (lambda: nn.Sequential(Own(4, 3)), "0 is a .*Own, which is not on the list"),
         (hooked, "with hooks, .*_forward_hooks"),
         (lambda: holding([nn.Parameter(torch.zeros(1))]), "no number or text: held"),

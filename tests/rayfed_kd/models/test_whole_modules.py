@@ -13,17 +13,20 @@ from rayfed_kd.recipe.torchvision_import import import_torchvision
 
 
 class Plain(nn.Module):
-    """Convolution and two layers; a module named `features`, as torchvision's VGG has one."""
+    """Convolution and two layers; what it calls `features` are maps."""
 
     def __init__(self, shape, classes):
         super().__init__()
-        self.features = nn.Conv2d(shape[0], 4, 3)
+        self.conv = nn.Conv2d(shape[0], 4, 3)
         self.side = nn.Linear(144, 144)
         self.last = nn.Linear(144, classes)
 
     def forward(self, images):
-        hidden = self.features(images).relu().flatten(1)
+        hidden = self.features(images).flatten(1)
         return self.last(hidden + self.side(hidden))
+
+    def features(self, images):
+        return self.conv(images).relu()
 
 
 class NoLinearEnd(Plain):

@@ -66,6 +66,11 @@ REFUSED = {
     "GrowingBuffer": r"training changes the buffer bank, torch.float32 of shape",
     "SameMemory": r"one and other are different tensors in the same memory",
     "Thaws": r"training switches requires_grad of inner.weight",
+    "FrozenInTraining": r"training switches requires_grad of inner.weight",
+    "ChangesItsInput": r"changes its inputs in place",
+    "OwnParameters": r"its parameters\(\) leaves out inner.weight",
+    "OwnForward": r"is a Classifier that computes something else than",
+    "OwnClassify": r"is a Classifier that computes something else than",
 }
 
 

@@ -62,13 +62,7 @@ def test_server_tensors_on_the_cpu_stay_there():
     assert unpack(packed, "meta")[0].device.type == "meta"
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [
-        ({1, 2}, "a set"),
-        (Derived(torch.zeros(1)), "a Derived"),
-    ],
-)
+@pytest.mark.parametrize(("value", "told"), [({1, 2}, "a set"), (Derived(torch.zeros(1)), "a Derived")])
 def test_what_cannot_be_stored_is_refused_with_its_place(value, told):
     with pytest.raises(UnstorableError, match=rf"the state\.moments\.x\[1\] is {told}, which no checkpoint"):
         pack(State(torch.zeros(1), {"x": [0, value]}, ()))

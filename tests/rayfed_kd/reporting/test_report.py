@@ -93,14 +93,7 @@ class Page(HTMLParser):
 
 
 def made(
-    folder,
-    *,
-    rounds=3,
-    header=HEADER,
-    status="finished",
-    paper="McMahan et al. 2017",
-    raw=MIB,
-    **changes,
+    folder, *, rounds=3, header=HEADER, status="finished", paper="McMahan et al. 2017", raw=MIB, **changes
 ):
     """A run of three rounds whose every number is known."""
     writer = TableWriter(folder / "tables")
@@ -110,13 +103,7 @@ def made(
         sent = {"bytes_up": 2 * MIB, "bytes_down": MIB, "cohort": 2, "dropped": index % 2, "staleness": index}
         metric = {"model": "global", "amp": AMP[index - 1], "fm": FM[index - 1]}
         message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB, "raw_bytes": raw}
-        host = {
-            "host": 0,
-            "node": "here",
-            "rss_mb": 100.0 * index,
-            "busy_s": 1.5,
-            "clients": 2,
-        }
+        host = {"host": 0, "node": "here", "rss_mb": 100.0 * index, "busy_s": 1.5, "clients": 2}
         tables = {
             "rounds": [one | seconds | sent | {"wall_s": 3.0 * index, "losses": {"ce": 2.0 / index}}],
             "metrics": [one | metric],

@@ -14,12 +14,7 @@ def sequence(duration, count, layers=6, lowest=3):
 
 
 @pytest.mark.parametrize(
-    ("duration", "ends"),
-    [
-        (3, {6: 3, 5: 6, 4: 9}),
-        (5, {6: 5, 5: 10, 4: 15}),
-        (7, {6: 7, 5: 14, 4: 21}),
-    ],
+    ("duration", "ends"), [(3, {6: 3, 5: 6, 4: 9}), (5, {6: 5, 5: 10, 4: 15}), (7, {6: 7, 5: 14, 4: 21})]
 )
 def test_worked_sequences_of_six_layers_down_to_three(duration, ends):
     """Z0 3: 6 for Z 1..3, 5 to 6, 4 to 9, 3 after; Z0 5: to 5, 10, 15; Z0 7: to 7, 14, 21."""
