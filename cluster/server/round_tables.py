@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol
 
 from rayfed_kd.cluster.engine.calls import StepFacts
+from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import ServerContext, Shown
@@ -39,7 +41,59 @@ class Recorder(Protocol):
         ...
 
 
-def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:
+class RoundWriter:
+    """Records rounds in their order, each as soon as its evaluation has ended, while the next one trains.
+
+    Args:
+        recorder: writes the results.
+        thread: waits for evaluations; None: one of its own. A single one keeps the order.
+    """
+
+    def __init__(self, recorder: Recorder, thread: Executor | None = None) -> None:
+        self._recorder, self._thread = recorder, thread or ThreadPoolExecutor(1, "round-writer")
+        self._writing: Future[None] | None = None
+        self._evaluation: Evaluation | None = None
+        self._given_up = False
+
+    def write(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
+        """Record a round: now, or as soon as its evaluation has ended. The one before it is recorded."""
+
+        def written() -> None:
+            if evaluation is not None:
+                sim_s = record.tables["rounds"][0]["sim_s"]
+                record.tables |= {
+                    name: [{**row, "sim_s": sim_s} for row in rows]
+                    for name, rows in evaluation.rows().items()
+                }
+            if not self._given_up:  # else the round runs again
+                self._recorder.record(record)
+
+        if evaluation is None or evaluation.done:
+            written()
+        else:
+            self._writing, self._evaluation = self._thread.submit(written), evaluation
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the last round is recorded.
+
+        Returns: whether it is; False after `timeout_s` seconds.
+        Raises: the error of its evaluation or its record.
+        """
+        if self._writing is None:
+            return True
+        try:
+            self._writing.result(timeout_s)
+        except TimeoutError:
+            self._given_up = True
+            if self._evaluation is not None:
+                self._evaluation.give_up()  # the process cannot end while the thread waits
+            return False
+        self._writing = None
+        return True
+
+
+def round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:
+    """A round's row of the table `rounds`, but for its seconds."""
     sums: dict[str, list[float]] = {}
     # In client order, so that the sums have the same bits in whatever order the replies arrived.
     clients = [facts.logged for _, facts in sorted(traffic.facts, key=lambda entry: entry[0])]
@@ -60,7 +114,8 @@ def _round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[s
     }
 
 
-def _host_rows(round_index: int, traffic: Traffic) -> Rows:
+def host_rows(round_index: int, traffic: Traffic) -> Rows:
+    """A round's rows of the table `hosts`, one for each host that ran a step."""
     rows, served = list[dict[str, Any]](), dict[int, list[tuple[int, StepFacts]]]()
     for client, facts in traffic.facts:
         served.setdefault(facts.host, []).append((client, facts))

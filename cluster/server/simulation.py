@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features.loading import features_of
-from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, _host_rows, _round_row
+from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, RoundWriter, host_rows, round_row
 from rayfed_kd.cluster.server.run_state import RunState, jobs_of
 from rayfed_kd.cluster.server.sender import ObservedClients
 from rayfed_kd.cluster.server.traffic import Counters
@@ -52,6 +51,7 @@ class Simulation:
         tell: called with each line that the user should read.
         why_ended: why the run ends before its last round, as the recorder knows; empty: it goes on.
         evaluator: evaluates the models of the rounds that are due.
+        writer: records the rounds.
         run_state: after `begin`, the state that all rounds share.
     """
 
@@ -67,9 +67,6 @@ class Simulation:
     _stopping: bool = False
     _asked_rounds: bool = False
     _told_bad: bool = False
-    _settling: Future[None] | None = None
-    _evaluation: Evaluation | None = None
-    _given_up: bool = False
 
     def __post_init__(self) -> None:
         self._module_pool = self.setting.module_pool(self.device)
@@ -78,8 +75,7 @@ class Simulation:
         self._facts = self.setting.server_facts(0)
         self.evaluator = Evaluator(self.setting, self.engine, self.tell)
         self._started = time.perf_counter()
-        # A round is evaluated and recorded while the next one trains; a single thread keeps their order.
-        self._writer = ThreadPoolExecutor(1, "round-writer")
+        self.writer = RoundWriter(self.recorder)
 
     def stop(self) -> None:
         """Ask the run to end before its next round. May be called from another thread."""
@@ -110,7 +106,7 @@ class Simulation:
                 last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
                 if last or self._checkpoint_due(round_index):
-                    self._settled()
+                    self.writer.wait()
                     self._save(known[1])
                 if ended:
                     break
@@ -123,7 +119,7 @@ class Simulation:
             # The one to report, whatever becomes of the round before: that still gets its rows, if it can,
             # before the engine is told to stop, and its checkpoint.
             with suppress(Exception):
-                self._settled(GRACE_S)
+                self.writer.wait(GRACE_S)
             with suppress(Exception):
                 self._end_early(*known)
             raise
@@ -131,7 +127,7 @@ class Simulation:
     def _ended(self, round_index: int) -> bool:
         """Whether the run ends after this round: by its evaluation, or as its listener has asked."""
         if self.setting.recipe.stop is not None:
-            self._settled()
+            self.writer.wait()
         return bool(self.why_ended()) and self._due(round_index)
 
     def _end_early(self, before: Snapshot, after: Snapshot) -> None:
@@ -146,7 +142,7 @@ class Simulation:
         if records.round > after.round:
             records.undo()
         try:
-            settled = self._settled(GRACE_S)
+            settled = self.writer.wait(GRACE_S)
         except Exception:  # of its evaluation or its record: the error that ends this run
             settled = False
         if not settled:  # the last complete round has no rows yet, so it must run again
@@ -163,7 +159,7 @@ class Simulation:
         setting = self.setting
         if start is None:
             ctx = self._context(0)
-            with blaming_method(f"before round 1, server of {setting.recipe.method.name}"):
+            with self._blaming(0):
                 server = setting.method.init_server(ctx)
             self._module_pool.take_back()
             self._asked_rounds = ctx.asked_rounds
@@ -230,108 +226,83 @@ class Simulation:
             server: the server's state before the round.
         Returns: the server's new state.
         """
-        method, started, queue = self.setting.method, time.perf_counter(), self.run_state.queue
+        started, queue = time.perf_counter(), self.run_state.queue
         ctx, waited_s = self._context(round_index), queue.waited_s
-        features = self.run_state.features
         cohort = EngineCohort(round_index, self.run_state)
-        # For modules that draw from torch's global generators, as dropout does.
-        where = f"round {round_index}, server of {self.setting.recipe.method.name}"
-        with (
-            blaming_method(where),
-            global_stream(self.setting.recipe.seed, "server", round_index, device=self.device),
-        ):
+        server, traffic = self._new_state(server, cohort, ctx), cohort.traffic
+        trained, client_s = time.perf_counter(), queue.waited_s - waited_s + traffic.answers_s
+        record = RoundRecord(round_index, {"messages": traffic.ledger.rows(round_index)})
+        self.writer.wait()  # the round before: evaluations must not overlap, and records keep their order
+        evaluation = self._evaluation_of(server, cohort, ctx, record) if self._due(round_index) else None
+        seconds = {
+            "wall_s": time.perf_counter() - self._started,
+            "dispatch_s": traffic.dispatch_s,
+            "client_s": client_s,
+            # The rest: neither waiting for clients' results nor publishing messages.
+            "server_s": trained - started - client_s - traffic.dispatch_s,
+            "evaluate_s": time.perf_counter() - trained,
+        }
+        record.tables["rounds"] = [round_row(round_index, traffic, ctx) | seconds]
+        for feature in self.run_state.features:
+            record.tables |= {name: [row] for name, row in feature.end_round(round_index).items()}
+        record.tables["hosts"] = host_rows(round_index, traffic)
+        sim_s = queue.now if queue.simulated else None
+        for row in (row for rows in record.tables.values() for row in rows):
+            row["sim_s"] = sim_s
+        self.writer.write(record, evaluation)
+        return server
+
+    def _new_state(self, server: Any, cohort: EngineCohort, ctx: ServerContext) -> Any:
+        """The method's round: the server's new state, which a checkpoint can hold."""
+        method, seed = self.setting.method, self.setting.recipe.seed
+        # The stream is for modules that draw from torch's global generators, as dropout does.
+        with self._blaming(ctx.round), global_stream(seed, "server", ctx.round, device=self.device):
             # A copy, so that a round which changes its state in place has not changed the one before it.
             before, server = server, copied(server)
             if cohort.clients or not self.setting.recipe.sampling.poisson:
                 server = method.run_round(server, cohort, ctx)
             else:
-                for feature in features:
+                for feature in self.run_state.features:
                     server = feature.after_nobody(method, server, ctx)
             _check_new(before, server)
-        self._check_storable(server, f"round {round_index}")
+        self._check_storable(server, f"round {ctx.round}")
         cohort.end_round()
         self._module_pool.take_back()
         self._asked_rounds |= ctx.asked_rounds
         self._tell_bad_replies(cohort.traffic.bad)
-        trained, client_s = time.perf_counter(), queue.waited_s - waited_s + cohort.traffic.answers_s
-        record = RoundRecord(round_index, {"messages": cohort.traffic.ledger.rows(round_index)})
-        self._settled()  # the round before: evaluations must not overlap, and records keep their order
-        evaluation = None
-        if self._due(round_index):
-            self.models = self._evaluated(round_index, server)
-            evaluation = self.evaluator.start(round_index, self.models, self.run_state.records)
-            if self.setting.recipe.evaluation.samples and cohort.clients:
-                observed = ObservedClients(cohort.clients, round_index, self.run_state)
-                with blaming_method(where):
-                    record.shown = method.shown(server, observed, ctx)
-                    check_shown(record.shown)
-                self._module_pool.take_back()
-        seconds = {
-            "wall_s": time.perf_counter() - self._started,
-            "dispatch_s": cohort.traffic.dispatch_s,
-            "client_s": client_s,
-            # The rest: neither waiting for clients' results nor publishing messages.
-            "server_s": trained - started - client_s - cohort.traffic.dispatch_s,
-            "evaluate_s": time.perf_counter() - trained,
-        }
-        record.tables["rounds"] = [_round_row(round_index, cohort.traffic, ctx) | seconds]
-        for feature in features:
-            record.tables |= {name: [row] for name, row in feature.end_round(round_index).items()}
-        record.tables["hosts"] = _host_rows(round_index, cohort.traffic)
-        sim_s = queue.now if queue.simulated else None
-        for row in (row for rows in record.tables.values() for row in rows):
-            row["sim_s"] = sim_s
-        self._settle(record, evaluation)
         return server
+
+    def _evaluation_of(
+        self, server: Any, cohort: EngineCohort, ctx: ServerContext, record: RoundRecord
+    ) -> Evaluation:
+        """Start a round's evaluation, and note in its record what the method shows."""
+        self.models = self._evaluated(ctx.round, server)
+        evaluation = self.evaluator.start(ctx.round, self.models, self.run_state.records)
+        if self.setting.recipe.evaluation.samples and cohort.clients:
+            observed = ObservedClients(cohort.clients, ctx.round, self.run_state)
+            with self._blaming(ctx.round):
+                record.shown = self.setting.method.shown(server, observed, ctx)
+                check_shown(record.shown)
+            self._module_pool.take_back()
+        return evaluation
 
     def _evaluated(self, round_index: int, server: Any) -> Mapping[str, Evaluable]:
         """What the method wants evaluated after a round."""
-        with blaming_method(f"round {round_index}, server of {self.setting.recipe.method.name}"):
+        with self._blaming(round_index):
             models = self.setting.method.evaluated(server)
             check_evaluated(models, self._module_pool.lengths)
             return models
+
+    def _blaming(self, round_index: int) -> AbstractContextManager[None]:
+        """Within, an error is told as one of the method's server code in this round."""
+        when = f"round {round_index}" if round_index else "before round 1"
+        return blaming_method(f"{when}, server of {self.setting.recipe.method.name}")
 
     def _tell_bad_replies(self, reasons: Sequence[str]) -> None:
         """Tell of the run's first reply that is left out; of all there are numbers in the rounds' lines."""
         if reasons and not self._told_bad:
             self._told_bad = True
             self.tell(f"faults.bad_replies: drop leaves out: {reasons[0]}")
-
-    def _settle(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
-        """Record a round: now, or as soon as its evaluation has ended."""
-
-        def written() -> None:
-            if evaluation is not None:
-                sim_s = record.tables["rounds"][0]["sim_s"]
-                record.tables |= {
-                    name: [{**row, "sim_s": sim_s} for row in rows]
-                    for name, rows in evaluation.rows().items()
-                }
-            if not self._given_up:  # else the round runs again
-                self.recorder.record(record)
-
-        if evaluation is None or evaluation.done:
-            written()
-        else:
-            self._settling, self._evaluation = self._writer.submit(written), evaluation
-
-    def _settled(self, timeout_s: float | None = None) -> bool:
-        """Wait until the last round is recorded.
-
-        Returns: whether it is; False after `timeout_s` seconds.
-        Raises: the error of its evaluation or its record.
-        """
-        if self._settling is None:
-            return True
-        try:
-            self._settling.result(timeout_s)
-        except TimeoutError:
-            self._given_up = True
-            if self._evaluation is not None:
-                self._evaluation.give_up()  # the process cannot end while the writer's thread waits
-            return False
-        self._settling = None
-        return True
 
     def _context(self, round_index: int) -> ServerContext:
         # Sizes and models of perhaps a million clients are the same in all rounds.

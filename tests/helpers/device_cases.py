@@ -53,6 +53,6 @@ def run(recipe: dict[str, Any], device: str) -> Outcome:
         simulation.run_state.records.begin(index)
         packed = pack(simulation.round(index, server))
         server = unpack(packed, device, keep_cpu=True, publish=engine.publish)
-    simulation._settled()
+    simulation.writer.wait()
     outcome.models = {name: vector.cpu() for name, vector in shared_vectors(simulation.models).items()}
     return outcome

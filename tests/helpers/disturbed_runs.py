@@ -15,6 +15,7 @@ from rayfed_kd.cluster.ray_backend.engine import RayEngine
 from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.cluster.server.assembly import run_recorded
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.round_tables import RoundWriter
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.sections.placement import ResourceRecipe
@@ -203,8 +204,7 @@ class Start:
         )
         checkpointer = Checkpointer(self.folder, recipe.checkpoint)
         self.simulation = Simulation(self.case.settings[self.durable], engine, self.rows, "cpu", checkpointer)
-        self.simulation._writer.shutdown()
-        self.simulation._writer = SimulatedWriter(self)
+        self.simulation.writer = RoundWriter(self.rows, SimulatedWriter(self))
         start = checkpointer.latest(engine.publish, "cpu", lambda line: None)
         self.rows.go_back(0 if start is None else start.round)
         return run_recorded(self.simulation, self.rows.close, start)["status"]

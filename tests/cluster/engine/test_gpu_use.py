@@ -10,7 +10,7 @@ from rayfed_kd.cluster.engine import gpu_use
 from rayfed_kd.cluster.engine.calls import StepFacts
 from rayfed_kd.cluster.engine.gpu_use import GpuUse, GpuWatch
 from rayfed_kd.cluster.engine.host import Host, WatchedHost, make_host
-from rayfed_kd.cluster.server.round_tables import _host_rows
+from rayfed_kd.cluster.server.round_tables import host_rows
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers, moved, transfers_so_far
 from rayfed_kd.experiment.estimating import HostMemory, host_memory
@@ -138,7 +138,7 @@ def row_of(first, second):
     """The row of a host whose steps took one second and three."""
     traffic = Traffic()
     traffic.facts = [(0, step(0, 1.0, first)), (1, step(0, 3.0, second))]
-    (row,) = _host_rows(1, traffic)
+    (row,) = host_rows(1, traffic)
     return row
 
 
@@ -155,7 +155,7 @@ def test_a_rounds_row_has_the_last_memory_the_highest_peak_and_all_copies():
 def test_a_rows_ids_have_each_client_once_and_its_clients_each_step():
     traffic = Traffic()
     traffic.facts = [(client, step(0, 1.0, None)) for client in (3, 1, 3)]
-    (row,) = _host_rows(1, traffic)
+    (row,) = host_rows(1, traffic)
     assert (row["client_ids"], row["clients"], row["busy_s"]) == ([1, 3], 3, 3.0)
 
 

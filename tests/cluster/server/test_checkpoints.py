@@ -23,6 +23,7 @@ from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.server.checkpoints import FORMAT, Checkpointer, Snapshot
 from rayfed_kd.cluster.server.client_records import ClientRecord
+from rayfed_kd.cluster.server.round_tables import RoundWriter
 from rayfed_kd.cluster.server.simulation import Simulation, checkpoint_due
 from rayfed_kd.comparison.compare import compare_runs as compare
 from rayfed_kd.comparison.planning import plan_runs
@@ -245,7 +246,7 @@ def interrupt_at(count, wanted):
     return lambda frame, event, _: lines if frame.f_code in wanted else None
 
 
-LOOP = [getattr(Simulation, name).__code__ for name in ("run", "_save", "_settled")]
+LOOP = [one.__code__ for one in (Simulation.run, Simulation._save, RoundWriter.wait)]
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def models_by_round(recipe):
         simulation.run_state.records.begin(round_index)
         server = simulation.round(round_index, server)
         models.append(server.weights.numpy())
-    simulation._settled()
+    simulation.writer.wait()
     return outcome, models
 
 
