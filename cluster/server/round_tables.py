@@ -55,16 +55,18 @@ class RoundWriter:
         self._evaluation: Evaluation | None = None
         self._given_up = False
 
-    def write(self, record: RoundRecord, evaluation: Evaluation | None) -> None:
-        """Record a round: now, or as soon as its evaluation has ended. The one before it is recorded."""
+    def write(self, record: RoundRecord, evaluation: Evaluation | None, sim_s: float | None) -> None:
+        """Record a round: now, or as soon as its evaluation has ended. The one before it is recorded.
+
+        Args:
+            record: the round's.
+            evaluation: of the round, whose rows are added; None: there is none.
+            sim_s: simulated seconds until the round's end, for all rows; None: there is no simulated time.
+        """
 
         def written() -> None:
-            if evaluation is not None:
-                sim_s = record.tables["rounds"][0]["sim_s"]
-                record.tables |= {
-                    name: [{**row, "sim_s": sim_s} for row in rows]
-                    for name, rows in evaluation.rows().items()
-                }
+            tables = record.tables if evaluation is None else record.tables | evaluation.rows()
+            record.tables = {name: [{**row, "sim_s": sim_s} for row in rows] for name, rows in tables.items()}
             if not self._given_up:  # else the round runs again
                 self._recorder.record(record)
 

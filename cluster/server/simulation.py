@@ -26,7 +26,6 @@ from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.evaluated import check_evaluated, check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
-from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
@@ -105,7 +104,7 @@ class Simulation:
                 ended = self._ended(round_index)
                 last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
-                if last or self._checkpoint_due(round_index):
+                if last or (self.checkpointer is not None and self.checkpointer.is_due(round_index)):
                     self.writer.wait()
                     self._save(known[1])
                 if ended:
@@ -209,11 +208,6 @@ class Simulation:
             asked_rounds=self._asked_rounds,
         )
 
-    def _checkpoint_due(self, round_index: int) -> bool:
-        if (keeper := self.checkpointer) is None:
-            return False
-        return checkpoint_due(keeper.recipe, round_index, time.monotonic() - keeper.saved_at)
-
     def _save(self, snapshot: Snapshot) -> None:
         if self.checkpointer is not None and snapshot.round > 0:
             self.checkpointer.save(snapshot)
@@ -246,10 +240,7 @@ class Simulation:
         for feature in self.run_state.features:
             record.tables |= {name: [row] for name, row in feature.end_round(round_index).items()}
         record.tables["hosts"] = host_rows(round_index, traffic)
-        sim_s = queue.now if queue.simulated else None
-        for row in (row for rows in record.tables.values() for row in rows):
-            row["sim_s"] = sim_s
-        self.writer.write(record, evaluation)
+        self.writer.write(record, evaluation, queue.now if queue.simulated else None)
         return server
 
     def _new_state(self, server: Any, cohort: EngineCohort, ctx: ServerContext) -> Any:
@@ -314,18 +305,6 @@ class Simulation:
     def _due(self, round_index: int) -> bool:
         recipe = self.setting.recipe
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
-
-
-def checkpoint_due(recipe: CheckpointRecipe, round_index: int, since_s: float) -> bool:
-    """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`.
-
-    Args:
-        recipe: the interval.
-        round_index: the round, from 1.
-        since_s: seconds since the last checkpoint.
-    """
-    by_rounds = recipe.every is not None and round_index % recipe.every == 0
-    return by_rounds or (recipe.minutes is not None and since_s >= 60 * recipe.minutes)
 
 
 def _check_new(before: Any, after: Any) -> None:
