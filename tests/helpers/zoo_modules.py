@@ -671,6 +671,11 @@ class OwnForward(Classifier):
         return 4 * super().forward(images)
 
 
+@model_builder
+def wrong_size(shape, classes):
+    return Classifier(nn.Flatten(), nn.Linear(math.prod(shape), classes), 7)
+
+
 class OwnClassify(OwnForward):
     def forward(self, images):
         return self.classify(self.features(images))

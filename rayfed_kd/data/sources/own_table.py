@@ -17,14 +17,7 @@ from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, check_size
 from rayfed_kd.data.sources.columns import CATEGORIES, NUMBERS, meaning
-from rayfed_kd.data.sources.csv_files import (
-    CsvForm,
-    Decimal,
-    Encoding,
-    NullValues,
-    Separator,
-    Thousands,
-)
+from rayfed_kd.data.sources.csv_files import CsvForm, Decimal, Encoding, NullValues, Separator, Thousands
 from rayfed_kd.data.sources.features import Rows, feature_columns, refuse_stray_text
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file
 from rayfed_kd.data.sources.pixels import Colour, Fit, Fitting, Size, load_images

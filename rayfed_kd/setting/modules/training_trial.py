@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -163,7 +164,7 @@ class TrainingTrial:
         plain.eval()
         ways: list[Callable[..., Tensor]] = [plain]
         if isinstance(plain, Classifier):
-            ways += [lambda x: plain.classify(plain.features(x)), lambda x: plain.from_(0, x)]
+            ways += [partial(self._by_features, plain), partial(plain.from_, 0)]
         shown = list[Tensor]()
         for way in ways:
             with torch.no_grad(), global_stream(number, "trial batch"):
@@ -175,6 +176,15 @@ class TrainingTrial:
                 "subclass of torch.nn.Module, or all that is computed in a member of the body"
             )
         return shown[0]
+
+    def _by_features(self, classifier: Classifier, inputs: Tensor) -> Tensor:
+        features = classifier.features(inputs)
+        if features.shape[1:] != (classifier.feature_size,):
+            found = shown_sides(features.shape[1:])
+            raise RecipeError(
+                f"{self.name} has features of {found}; feature_size is {classifier.feature_size}"
+            )
+        return classifier.classify(features)
 
     def _compare(self, used: FlatModule, fresh: FlatModule, suspects: str) -> None:
         """Refuse a module whose past shows: used and fresh, with one vector, must compute the same bits."""

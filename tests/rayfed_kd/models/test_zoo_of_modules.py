@@ -70,6 +70,7 @@ REFUSED = {
     "ChangesItsInput": r"changes its inputs in place",
     "OwnParameters": r"its parameters\(\) leaves out inner.weight",
     "OwnForward": r"is a Classifier that computes something else than",
+    "wrong_size": r"has features of 64; feature_size is 7",
     "OwnClassify": r"is a Classifier that computes something else than",
 }
 
