@@ -68,12 +68,6 @@ class Checkpointer:
         # Of this process's checkpoints; None: the next one writes everything.
         self._changes: Changes | None = None
 
-    def is_due(self, round_index: int) -> bool:
-        """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`."""
-        every, minutes = self.recipe.every, self.recipe.minutes
-        by_rounds = every is not None and round_index % every == 0
-        return by_rounds or (minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes)
-
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, and delete all but the newest `keep`.
 

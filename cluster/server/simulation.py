@@ -26,6 +26,7 @@ from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.evaluated import check_evaluated, check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
+from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
@@ -104,7 +105,7 @@ class Simulation:
                 ended = self._ended(round_index)
                 last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
-                if last or (self.checkpointer is not None and self.checkpointer.is_due(round_index)):
+                if last or self._checkpoint_due(round_index):
                     self.writer.wait()
                     self._save(known[1])
                 if ended:
@@ -208,6 +209,11 @@ class Simulation:
             asked_rounds=self._asked_rounds,
         )
 
+    def _checkpoint_due(self, round_index: int) -> bool:
+        if (keeper := self.checkpointer) is None:
+            return False
+        return checkpoint_due(keeper.recipe, round_index, time.monotonic() - keeper.saved_at)
+
     def _save(self, snapshot: Snapshot) -> None:
         if self.checkpointer is not None and snapshot.round > 0:
             self.checkpointer.save(snapshot)
@@ -305,6 +311,18 @@ class Simulation:
     def _due(self, round_index: int) -> bool:
         recipe = self.setting.recipe
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
+
+
+def checkpoint_due(recipe: CheckpointRecipe, round_index: int, since_s: float) -> bool:
+    """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`.
+
+    Args:
+        recipe: the interval.
+        round_index: the round, from 1.
+        since_s: seconds since the last checkpoint.
+    """
+    by_rounds = recipe.every is not None and round_index % recipe.every == 0
+    return by_rounds or (recipe.minutes is not None and since_s >= 60 * recipe.minutes)
 
 
 def _check_new(before: Any, after: Any) -> None:
