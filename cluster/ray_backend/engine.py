@@ -136,24 +136,21 @@ class RayEngine:
 
     def _pump(self) -> None:
         """Start all jobs that can start."""
+        hosts = self._clients
         try:
-            self._start_jobs()
+            while self._submitted:
+                self._waiting.add(self._submitted.popleft())
+            for job, error in self._waiting.pop_hopeless():
+                self._end(job, error)
+            while (startable := self._waiting.next()) is not None:
+                host, jobs = startable
+                # Here, not in the task, which starts later: the next job must see this call.
+                hosts.load[host] += 1
+                self._on_load(sum(hosts.load))
+                self._spawn(self._run(host, jobs))
         except Exception as error:  # the event loop would only log it, and the server's thread wait for ever
             for job in list(self._open.values()):
                 self._end(job, error)
-
-    def _start_jobs(self) -> None:
-        while self._submitted:
-            self._waiting.add(self._submitted.popleft())
-        for job, error in self._waiting.pop_hopeless():
-            self._end(job, error)
-        hosts = self._clients
-        while (startable := self._waiting.next()) is not None:
-            host, jobs = startable
-            # Here, not in the task, which starts later: the next job must see this call.
-            hosts.load[host] += 1
-            self._on_load(sum(hosts.load))
-            self._spawn(self._run(host, jobs))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

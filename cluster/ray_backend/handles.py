@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -165,19 +165,15 @@ class Ahead:
     is fetched is a second copy in the store of the server's machine, which Ray drops if it needs the room.
     One at a time: Ray asks again for what takes longer than ten seconds, which then crosses twice.
 
-    Args:
-        here: gives the server's machine, by `machine_name`.
-        room: gives the most bytes to fetch ahead in a round; of more, Ray might drop copies too early.
+    No more than half of the store in a round: of more, Ray might drop copies too early.
     """
 
     # Ray sends smaller results along with the call's end.
     INLINE = 100 * 1024
 
-    def __init__(
-        self, here: Callable[[], str] = machine_name, room: Callable[[], int] = half_of_the_store
-    ) -> None:
+    def __init__(self) -> None:
         # Asked once, and only when there is something to fetch: both need a Ray that runs.
-        self._here, self._room = cache(here), cache(room)
+        self._here, self._room = cache(machine_name), cache(half_of_the_store)
         self._lock = Lock()  # a fetch ends in a thread of Ray's
         self._waiting: deque[Any] = deque()
         self._fetching: Future[Any] | None = None

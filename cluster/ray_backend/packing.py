@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rayfed_kd.cluster.engine.calls import StepCall
+from rayfed_kd.cluster.engine.calls import Held, StepCall
 from rayfed_kd.protocol import Array, Handle
 
 Parts = Mapping[str, Array]
@@ -34,17 +34,13 @@ class PackedCalls:
     @classmethod
     def of(cls, calls: Sequence[StepCall]) -> PackedCalls:
         """Pack a group's calls."""
-        plain = [(c.step, c.facts, c.metadata, c.state_version, c.number, c.observing, c.told) for c in calls]
+        plain = [replace(call, message=Held(), state=None) for call in calls]
         return cls(pickle.dumps(plain), [(call.message, call.state) for call in calls])
 
     def calls(self) -> list[StepCall]:
         """The unpacked calls, in order."""
-        return [
-            StepCall(step, facts, message, metadata, state, version, number, observing, told)
-            for (step, facts, metadata, version, number, observing, told), (message, state) in zip(
-                pickle.loads(self.plain), self.handles, strict=True
-            )
-        ]
+        calls = zip(pickle.loads(self.plain), self.handles, strict=True)
+        return [replace(call, message=message, state=state) for call, (message, state) in calls]
 
 
 def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:

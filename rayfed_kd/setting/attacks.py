@@ -127,14 +127,6 @@ def attacked_parts(attack: AttackRecipe, up: Declaration, method: str) -> tuple[
     return possible if attack.parts is None else tuple(attack.parts)
 
 
-def far_away(attack: AttackRecipe, size: int, seed: int) -> Tensor | float:
-    """theta' of a run: a number, or [size] numbers along a payload's last dimension, always the same."""
-    if attack.theta == "constant":
-        return attack.scale
-    stream = numpy_stream(seed, "theta'", size)
-    return torch.from_numpy(attack.scale * stream.standard_normal(size))
-
-
 def poisoned(
     attack: AttackRecipe, liars: Sequence[int], sent: Mapping[int, Tensor], seed: int
 ) -> dict[int, Tensor]:
@@ -155,7 +147,10 @@ def poisoned(
     honest = Honest.of(sent, known)
     if attack.name == "lie":
         return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, len(lying))))
-    theta = far_away(attack, honest.mean.shape[-1], seed)
+    theta: Tensor | float = attack.scale
+    if attack.theta == "random":  # numbers along the last dimension, the same in all rounds
+        size = honest.mean.shape[-1]
+        theta = torch.from_numpy(attack.scale * numpy_stream(seed, "theta'", size).standard_normal(size))
     if attack.name == "paf":
         return dict.fromkeys(lying, paf(honest, theta))
     # By the run's list, so that the same attacker goes far whoever else is in the cohort.

@@ -153,7 +153,12 @@ class ClientPrivacy:
             if deviation := self._noise.of_client(self._noise.multiplier * (clip or 0.0)):
                 new = new + normal(new, deviation, self._stream("noise", name, scope))
             clipped[name] = to_array(at_least_zero(new, self._variances).to(torch.float32))
-        return clipped, self._vote(within, scope)
+        if self._recipe.adaptive is None:
+            return clipped, None
+        vote = torch.tensor(float(within), dtype=torch.float64)
+        if deviation := self._noise.of_client(self._noise.count):
+            vote += normal(vote, deviation, self._stream("count", "", scope))
+        return clipped, float(vote)
 
     def _reference(self, name: str, part: Tensor, message: Mapping[str, Tensor]) -> Tensor:
         sent = message[name].double().cpu() if name in message else None
@@ -168,14 +173,6 @@ class ClientPrivacy:
                 "known where running variances lie; expected a model without BatchNorm"
             )
         return sent
-
-    def _vote(self, within: bool, scope: tuple[int, ...]) -> float | None:
-        if self._recipe.adaptive is None:
-            return None
-        vote = torch.tensor(float(within), dtype=torch.float64)
-        if deviation := self._noise.of_client(self._noise.count):
-            vote += normal(vote, deviation, self._stream("count", "", scope))
-        return float(vote)
 
     def _clipped_rows(self, name: str, part: Array, scope: tuple[int, ...]) -> Array:
         rows = torch.from_numpy(part).double()

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from rayfed_kd.cluster.ray_backend.handles import Ahead
+from rayfed_kd.cluster.ray_backend import handles
 
 SMALL, LARGE = 100 * 1024, 100 * 1024 + 1
 
@@ -25,7 +25,10 @@ class Ref:
 
 
 def ahead(room=10 * LARGE):
-    return Ahead(lambda: "here", lambda: room)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handles, "machine_name", lambda: "here")
+        patch.setattr(handles, "half_of_the_store", lambda: room)
+        return handles.Ahead()
 
 
 @pytest.mark.parametrize(
@@ -76,9 +79,12 @@ def test_an_object_that_was_lost_is_an_error_only_for_who_asks_for_it():
     assert len(refs[1].futures) == 1
 
 
-def test_on_one_machine_ray_is_asked_for_nothing():
+def test_on_one_machine_ray_is_asked_for_nothing(monkeypatch):
     def never():
         raise AssertionError
 
-    Ahead(lambda: "here", never).fetch(Ref(), "here", LARGE)
-    Ahead(never, never).fetch(Ref(), "there", SMALL)
+    monkeypatch.setattr(handles, "half_of_the_store", never)
+    monkeypatch.setattr(handles, "machine_name", lambda: "here")
+    handles.Ahead().fetch(Ref(), "here", LARGE)
+    monkeypatch.setattr(handles, "machine_name", never)
+    handles.Ahead().fetch(Ref(), "there", SMALL)
