@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rayfed_kd.experiment.preparation import partition as partition
     from rayfed_kd.experiment.preparation import prepare as prepare
     from rayfed_kd.experiment.result import Result as Result
-    from rayfed_kd.experiment.resuming import resume as resume
+    from rayfed_kd.experiment.running import resume as resume
     from rayfed_kd.experiment.running import run as run
     from rayfed_kd.recipe.roles import data_source as data_source
     from rayfed_kd.recipe.roles import metric as metric
@@ -50,7 +50,7 @@ _MODULES = {
     "prepare": "experiment.preparation",
     "read_table": "results.tables",
     "report": "reporting.page",
-    "resume": "experiment.resuming",
+    "resume": "experiment.running",
     "run": "experiment.running",
     "tune": "tuning.tune",
 }

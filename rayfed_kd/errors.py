@@ -155,6 +155,12 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     return by_folded[matches[0]] if matches else None
 
 
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """A sentence that names the candidate most like `name`, with a space before it; empty if none is."""
+    near = nearest(name, candidates)
+    return f" Did you mean {near}?" if near else ""
+
+
 def quoted(label: str) -> str:
     """A label among others, in quotes if it has a comma of its own."""
     return f'"{label}"' if "," in label else label

@@ -6,7 +6,6 @@ Of GPUs it prints what the driver's own tool and torch say.
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import warnings
@@ -81,25 +80,18 @@ def report(address: str | None) -> Iterator[Fact]:
     Args:
         address: HOST:PORT of a Ray cluster; None: RAY_ADDRESS, else a private Ray is started.
     """
-    facts = environment("none")
-    yield "python", f"{platform.python_version()} on {facts['system']}"
-    yield "packages", ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
-    yield from _torch_facts()
-    yield from _data_facts()
-    yield from _ray_facts(address or os.environ.get("RAY_ADDRESS"))
-
-
-def _torch_facts() -> Iterator[Fact]:
-    import torch
-
     from rayfed_kd.recipe.torchvision_import import torchvision_state
 
     driver = list(gpu_facts())  # first: from the next line on this process itself holds memory of each GPU
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    kernels = torch.backends.cpu.get_cpu_capability()
-    yield "torch sees", f"{os.cpu_count()} cores ({kernels}), GPUs: {', '.join(gpus) or 'none'}"
+    facts = environment("none")
+    yield "python", f"{facts['python']} on {facts['system']}"
+    yield "packages", ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    gpus = ", ".join(facts["gpus"]) or "none"
+    yield "torch sees", f"{os.cpu_count()} cores ({facts['instruction_set']}), GPUs: {gpus}"
     yield from driver
     yield "torchvision", torchvision_state()
+    yield from _data_facts()
+    yield from _ray_facts(address or os.environ.get("RAY_ADDRESS"))
 
 
 def _data_facts() -> Iterator[Fact]:

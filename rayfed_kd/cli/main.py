@@ -20,6 +20,7 @@ from rayfed_kd.cli import data_commands, listing_commands, run_commands, study_c
 from rayfed_kd.cli.interruption import Interruptions
 from rayfed_kd.errors import RayfedError, RecipeError
 
+# By name, as `--help` loads none of these libraries.
 READERS = ("yaml", "pydantic_core", "pyarrow", "PIL", "safetensors_rust")
 EXIT_UNWRITTEN = 120  # as Python itself ends where its output cannot be written
 
@@ -34,15 +35,6 @@ def commands(context: click.Context) -> None:
 for _module in (run_commands, study_commands, listing_commands, data_commands):
     for _command in _module.COMMANDS:
         commands.add_command(_command)
-
-
-def _is_about_input(error: Exception) -> bool:
-    """Whether an error that nobody turned into a message is about a file or a value from outside.
-
-    By the module's name, as `--help` loads none of these libraries.
-    """
-    library = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or library in READERS
 
 
 def main() -> NoReturn:
@@ -97,7 +89,8 @@ def _exit_code(interruptions: Interruptions) -> int:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
     except Exception as error:
-        if not _is_about_input(error):
+        # What nobody turned into a message is about a file or a value from outside, or a fault of ours.
+        if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in READERS:
             raise
         from rayfed_kd.recipe.registry import blame
 

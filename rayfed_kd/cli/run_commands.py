@@ -71,7 +71,7 @@ def resume(interruptions: Interruptions, /, folder: str, overrides: tuple[str, .
     The result is the same as if the run had never been cut off. rounds=N with a larger N extends the run;
     keys of placement, checkpoint and faults may change, too.
     """
-    from rayfed_kd.experiment.resuming import resume as resume_run
+    from rayfed_kd.experiment.running import resume as resume_run
 
     start = partial(resume_run, folder, overrides, **options)
     _run_on_console(interruptions, shlex.join(("resume", folder, *overrides)), start, resumed=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +88,7 @@ def compare(
     from rayfed_kd.comparison.compare import compare_study
     from rayfed_kd.comparison.study_selection import select_studies
     from rayfed_kd.comparison.writers.all_tables import claims_without_model
-    from rayfed_kd.results.study_console import StudyConsole
+    from rayfed_kd.results.console import StudyConsole
 
     overrides = [word for word in configs if "=" in word and word != QUICK]
     if wrong := next((word for word in overrides if word.partition("=")[0] == "quick"), None):
@@ -132,16 +135,25 @@ def _offer_report(folder: Path) -> None:
 
 
 def _show_estimates(studies: Sequence[Study]) -> None:
-    """Estimate each row of each table, and all of them together."""
-    from rayfed_kd.comparison.planning import estimate_rows
-    from rayfed_kd.results.time_left import clock_text
+    """Estimate each row's runs that are not finished, and all of them together."""
+    from rayfed_kd.comparison.planning import plan_runs
+    from rayfed_kd.experiment.estimating import estimate
+    from rayfed_kd.results.screen import clock_text
 
     seconds = 0.0
     for study in studies:
-        for label, one, runs in estimate_rows(study, lambda line: click.echo(line, err=True)):
-            click.echo(f"{label}, {counted(runs, 'run')}{', each' if runs > 1 else ':'} {one}")
-            seconds += runs * one.run_s
+        unfinished = [run for run in plan_runs(study) if not run.done]
+        for label, runs in groupby(unfinished, attrgetter("label")):
+            first, *others = runs
+            with first.naming():
+                one = estimate(first.source, first.overrides, tell=partial(_tell_of_row, label))
+            click.echo(f"{label}, {counted(1 + len(others), 'run')}{', each' if others else ':'} {one}")
+            seconds += (1 + len(others)) * one.run_s
     click.echo(f"all: {clock_text(seconds)} (h:mm:ss) on one core or GPU, one run after another")
+
+
+def _tell_of_row(label: str, line: str) -> None:
+    click.echo(f"{label}: {line}", err=True)
 
 
 def _show_comparison(result: ComparisonResult) -> None:
@@ -204,7 +216,7 @@ def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...
     from rich.console import Console
 
     from rayfed_kd.cli.listing import page_width
-    from rayfed_kd.results.study_console import StudyConsole
+    from rayfed_kd.results.console import StudyConsole
     from rayfed_kd.tuning.tune import tune as search
 
     with (

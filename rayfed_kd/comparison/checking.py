@@ -9,13 +9,14 @@ from typing import Any
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
-from rayfed_kd.comparison.studies import Published, Study, TargetRun, check_names
+from rayfed_kd.comparison.studies import Study, TargetRun, check_names
 from rayfed_kd.errors import RecipeError, naming, quoted
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.folder import begun_recipe
 from rayfed_kd.results.names import metric_scale, nearest_model
 from rayfed_kd.results.summary import HEADLINES
 
@@ -36,53 +37,40 @@ def check_studies(studies: Sequence[Study]) -> None:
     from rayfed_kd.setting.loading import find_data
 
     for study in studies:
-        check_study(study)
         # Of all tables first: the last one's data must not be missed after hours of runs.
-        unfinished = next((run for run in plan_runs(study) if not run.done), None)
-        if unfinished is not None:  # all rows have the same data
-            find_data(load_recipe(unfinished.source, unfinished.overrides))
+        planned, recipes = check_study(study)
+        unfinished = [recipe for run, recipe in zip(planned, recipes, strict=True) if not run.done]
+        for recipe in unfinished[:1]:  # all rows have the same data
+            find_data(recipe)
 
 
-def check_study(study: Study) -> None:
-    """Check that `compare` would start the study.
-
-    Args:
-        study: one table's study.
-
-    Raises:
-        RecipeError: as `resolve_recipes`.
-    """
-    with naming(study.source or None):
-        resolve_recipes(study, plan_runs(study))
-
-
-def resolve_recipes(study: Study, planned: Sequence[PlannedRun]) -> list[Recipe]:
-    """Read every run's recipe, and check the study as a whole.
+def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
+    """Plan a study's runs, read their recipes, and check the study as a whole.
 
     Args:
         study: one table's study.
-        planned: its runs.
 
-    Returns: a recipe per run.
+    Returns: its runs, and a recipe for each.
 
     Raises:
         RecipeError: two rows have the same label, a name refers to no row or to nothing that is printed, a
             recipe is bad, rows have different data, or a folder holds another finished run.
     """
-    _check_rows(study, planned)
-    _check_published(study)
-    recipes = []
-    for run in planned:
-        with run.naming():
-            overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
-            recipes.append(load_recipe(run.source, overrides))
-    _check_models(study, recipes)
-    _check_claimed_models(study, {run.label: recipe for run, recipe in zip(planned, recipes, strict=True)})
-    _check_same_data(planned, recipes)
-    for run, recipe in zip(planned, recipes, strict=True):
-        if run.done:
-            _check_finished_run(run, recipe)
-    return recipes
+    with naming(study.source or None):
+        planned, recipes = plan_runs(study), list[Recipe]()
+        _check_rows(study, planned)
+        _check_published(study)
+        for run in planned:
+            with run.naming():
+                overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
+                recipes.append(load_recipe(run.source, overrides))
+        _check_models(study, recipes)
+        _check_claimed_models(study, {run.label: one for run, one in zip(planned, recipes, strict=True)})
+        _check_same_data(planned, recipes)
+        for run, recipe in zip(planned, recipes, strict=True):
+            if run.done:
+                _check_finished_run(run, recipe)
+    return planned, recipes
 
 
 def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
@@ -184,27 +172,21 @@ def _data_text(data: Mapping[str, Any]) -> str:
 
 def _check_published(study: Study) -> None:
     """Check that every printed table, metric and name exists that the study refers to."""
-    printed_lines = [line for published in study.published for line in _printed_lines(published)]
+    printed_names = dict[str, None]()
     for published in study.published:
+        lines = published_lines(published.paper, published.table, published.where)
+        if published.metric is not None:
+            metrics = sorted({metric for values in lines.values() for metric in values})
+            check_names("published.metric", [published.metric], metrics)
         check_names("published.rows", published.rows, study.labels)
-    printed_names = dict.fromkeys(line["label"] for line in printed_lines)
+        printed_names |= dict.fromkeys(lines)
     for run in study.runs:
         names = run.published.values() if isinstance(run.published, dict) else filter(None, [run.published])
         check_names(f"runs: {run.label}: published", names, printed_names)
 
 
-def _printed_lines(published: Published) -> list[dict[str, Any]]:
-    lines = published_lines(published.paper, published.table, published.where)
-    if published.metric is not None:
-        metrics = sorted({metric for line in lines for metric in line["values"]})
-        check_names("published.metric", [published.metric], metrics)
-    return lines
-
-
 def _check_finished_run(run: PlannedRun, recipe: Recipe) -> None:
     """Refuse a finished run of another recipe: it would stand in the table under a wrong label."""
-    from rayfed_kd.results.folder import begun_recipe
-
     finished = begun_recipe(run.folder, recipe).model_dump(exclude=NOT_COMPARED)
     planned = recipe.model_dump(exclude=NOT_COMPARED)
     changed = [key for key in planned if planned[key] != finished[key]]

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rayfed_kd.comparison.checking import check_studies, resolve_recipes
+from rayfed_kd.comparison.checking import check_studies, check_study
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.controls import uncontrolled
 from rayfed_kd.comparison.curves import AxisName, Curve, CurveKey, RunTotals, curves_of, totals_of
-from rayfed_kd.comparison.planning import PlannedRun, finished_seeds, plan_runs
+from rayfed_kd.comparison.planning import PlannedRun, seeds_there
 from rayfed_kd.comparison.row_notes import row_notes, with_stop_as_target
 from rayfed_kd.comparison.runs import run_each
 from rayfed_kd.comparison.studies import Study
@@ -26,10 +25,11 @@ from rayfed_kd.comparison.study_selection import Sources, select_studies
 from rayfed_kd.comparison.writers.all_tables import render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.parquet import comparison_table
-from rayfed_kd.errors import RecipeError, in_words, naming
+from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, written_aside
+from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, write_parquet
 from rayfed_kd.recipe.overrides import Overrides, override_lines
+from rayfed_kd.results.folder import changed_own_code
 from rayfed_kd.results.schemas import TABLES
 from rayfed_kd.results.tables import read_table
 
@@ -57,9 +57,7 @@ def compare_runs(
         RecipeError: the study or one of its recipes is bad; raised before the first run.
         RunError: a run failed.
     """
-    with naming(study.source or None):
-        planned = plan_runs(study)
-        recipes = resolve_recipes(study, planned)
+    planned, recipes = check_study(study)
     study = with_stop_as_target(study, recipes)
     _check_code(planned)
     missing = [one for one in planned if not one.done]
@@ -83,8 +81,6 @@ def _check_code(planned: Sequence[PlannedRun]) -> None:
 
     Raises: RecipeError
     """
-    from rayfed_kd.results.folder import changed_own_code
-
     for run in planned:
         if run.done and (changed := changed_own_code(run.folder)):
             raise RecipeError(
@@ -96,7 +92,7 @@ def _check_code(planned: Sequence[PlannedRun]) -> None:
 def _other_seeds(study: Study) -> list[str]:
     """A sentence on seeds that every row has run with, and that the table leaves out."""
     folder = Path(study.folder)
-    by_row = (finished_seeds(folder, label) for label in study.labels)
+    by_row = (seeds_there(folder, label, finished=True) for label in study.labels)
     others = sorted(set[int].intersection(*by_row) - set(study.seeds))
     if not others:
         return []
@@ -254,8 +250,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         remove_unfinished(folder)
         atomic_write(markdown, render_markdown(comparison) + "\n")
         atomic_write(latex, render_latex(comparison) + "\n")
-        with written_aside(parquet) as aside:
-            pq.write_table(comparison_table(comparison), aside)
+        write_parquet(parquet, comparison_table(comparison))
         pictures = write_pictures(comparison, folder)
         if comparison.study.paper is not None:
             from rayfed_kd.comparison.writers.paper import write_paper

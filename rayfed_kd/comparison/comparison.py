@@ -27,23 +27,6 @@ FEWEST_RANKED_ROWS = 3
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """How far our order of rows agrees with the paper's.
-
-    Attributes:
-        metric: our metric's column.
-        statistic: `last`, `best` or `mean of last`.
-        rows: the number of rows that both have.
-        tau: Kendall's tau-b, in [-1, 1]; NaN if one order ties all rows.
-    """
-
-    metric: str
-    statistic: str
-    rows: int
-    tau: float
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The numbers of one study's runs.
 
@@ -280,17 +263,20 @@ class Comparison:
                     values.setdefault(name, {})[row] = value
         return values
 
-    def agreement(self, paper: PaperRows) -> Agreement | None:
-        """How far our order of rows agrees with the paper's; None for fewer than three rows in common."""
-        metric, statistic = paper.published.ours or self.headline, paper.published.statistic
-        pairs = []
+    def agreement(self, paper: PaperRows) -> tuple[int, float] | None:
+        """How far our order of rows agrees with the paper's.
+
+        Returns: how many rows both have, and Kendall's tau-b of them, in [-1, 1], NaN if one order ties all
+            rows; None for fewer than three rows.
+        """
+        metric, pairs = paper.published.ours or self.headline, []
         for row in self.rows:
-            printed, values = paper.value(*row), self.values(row, metric, statistic)
+            printed, values = paper.value(*row), self.values(row, metric, paper.published.statistic)
             if values and printed is not None and printed[0] is not None:
                 pairs.append((statistics.fmean(values), printed[0]))
         if len(pairs) < FEWEST_RANKED_ROWS:
             return None
-        return Agreement(metric, statistic, len(pairs), rank_correlation(*zip(*pairs, strict=True)))
+        return len(pairs), rank_correlation(*zip(*pairs, strict=True))
 
     def has_relative_changes(self) -> bool:
         """Whether any row names another one that it is held against."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from rayfed_kd.results.names import is_score, smaller_is_better, with_scores
+from rayfed_kd.results.names import is_score, score_name, with_scores
 from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER, bytes_by_kind
 
 MIB = 2.0**20
@@ -166,13 +166,13 @@ def curves_of(tables: Mapping[str, pa.Table]) -> dict[tuple[str, str], Curve]:
     """
     rows = {name: tables[name].to_pylist() for name in ("rounds", "privacy", "metrics", "scores")}
     costs = costs_by_round(rows["rounds"], rows["privacy"])
-    falling = {*SMALLER_IS_BETTER, *smaller_is_better(rows["scores"])}
+    falling = {score_name(row) for row in rows["scores"] if row["better"] == "smaller"}
     curves: dict[tuple[str, str], Curve] = {}
     for row in with_scores(rows):
         for metric in (*METRICS, *filter(is_score, row)):
             if row[metric] is None:
                 continue
-            better = min if metric in falling else max
+            better = min if metric in (*SMALLER_IS_BETTER, *falling) else max
             curve = curves.setdefault((row["model"], metric), Curve([], [], [], better))
             curve.rounds.append(row["round"])
             curve.values.append(row[metric])

@@ -90,12 +90,8 @@ class Difference:
         """
         counts = range(len(self.by_seed), max(len(self.by_seed), MOST_SEEDS) + 1)
         # The half width falls with the number of seeds.
-        place = bisect_left(counts, True, key=self.excludes_zero_with)
+        place = bisect_left(counts, True, key=lambda n: abs(self.mean) > half_width(self.deviation, n))
         return counts[place] if place < len(counts) else None
-
-    def excludes_zero_with(self, seeds: int) -> bool:
-        """Whether zero would lie outside the interval of so many seeds with this mean and deviation."""
-        return abs(self.mean) > half_width(self.deviation, seeds)
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.results.schemas import UNFINISHED
-
-if TYPE_CHECKING:
-    from rayfed_kd.experiment.estimating import Estimate
-    from rayfed_kd.experiment.result import Tell
 
 
 @dataclass(frozen=True)
@@ -88,27 +83,20 @@ def plan_runs(study: Study) -> list[PlannedRun]:
     return planned
 
 
-def finished_seeds(folder: Path, label: str) -> set[int]:
-    """The seeds with which a row has finished.
+def seeds_there(folder: Path, label: str, *, finished: bool) -> set[int]:
+    """The seeds with which a row has finished, or was begun as well.
 
     Args:
         folder: one table's.
         label: the row's.
+        finished: those alone that have finished.
     """
-    return {seed for seed, path in _runs_there(folder, label) if _is_finished(path)}
-
-
-def begun_seeds(folder: Path, label: str) -> set[int]:
-    """The seeds with which a row was begun or has finished; arguments as `finished_seeds`."""
-    return {seed for seed, _ in _runs_there(folder, label)}
-
-
-def _runs_there(folder: Path, label: str) -> Iterator[tuple[int, Path]]:
-    stem = _stem(label)
+    stem, seeds = _stem(label), set[int]()
     for path in folder.iterdir() if folder.is_dir() else ():
         seed = path.name.removesuffix(UNFINISHED).removeprefix(stem)
-        if path.name.startswith(stem) and seed.isdecimal():
-            yield int(seed), path
+        if path.name.startswith(stem) and seed.isdecimal() and (_is_finished(path) or not finished):
+            seeds.add(int(seed))
+    return seeds
 
 
 def _stem(label: str) -> str:
@@ -118,28 +106,3 @@ def _stem(label: str) -> str:
 
 def _is_finished(folder: Path) -> bool:
     return (folder / "summary.json").exists()
-
-
-def estimate_rows(study: Study, tell: Tell) -> Iterator[tuple[str, Estimate, int]]:
-    """Estimate each row's runs that are not finished; see `rayfed_kd.estimate`.
-
-    Args:
-        study: one table's.
-        tell: called with a line before each measurement.
-
-    Yields: the row's label, the estimate of one of its runs, and how many of them are not finished.
-
-    Raises: as `rayfed_kd.estimate`.
-    """
-    from rayfed_kd.experiment.estimating import estimate  # which loads torch
-
-    unfinished = [run for run in plan_runs(study) if not run.done]
-    for label in dict.fromkeys(run.label for run in unfinished):
-        runs = [run for run in unfinished if run.label == label]
-
-        def tell_of_row(line: str, label: str = label) -> None:
-            tell(f"{label}: {line}")
-
-        with runs[0].naming():
-            one = estimate(runs[0].source, runs[0].overrides, tell=tell_of_row)
-        yield label, one, len(runs)

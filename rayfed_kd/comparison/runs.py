@@ -18,8 +18,9 @@ from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.console import Work
+from rayfed_kd.results.folder import begun_recipe, changed_own_code, write_recipe
 from rayfed_kd.results.schemas import CONFIG
-from rayfed_kd.results.study_console import Work
 from rayfed_kd.results.telling import Event
 
 _one_at_a_time = threading.Lock()  # listens to the runs that run together
@@ -98,8 +99,6 @@ def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
 def _run_planned(
     run: PlannedRun, tell_all: Tell, work: Work, launcher: Launcher, listener: OnEvent | None
 ) -> None:
-    from rayfed_kd.results.folder import write_recipe
-
     name = run.name
 
     def tell(line: str) -> None:  # several may run at a time: each line names its run
@@ -143,8 +142,6 @@ def _is_resumable(folder: Path, recipe: Recipe) -> bool:
     """Whether a run of the same recipe and code began in the folder and was cut off."""
     if not (folder / CONFIG).is_file():
         return False
-    from rayfed_kd.results.folder import begun_recipe, changed_own_code
-
     if changed_own_code(folder):
         return False
     excluded = {"results"}

@@ -13,6 +13,7 @@ from typing import Any
 from rayfed_kd.comparison.studies import Study, StudyRun, StudyTable, TargetRun, check_names, joined
 from rayfed_kd.errors import RecipeError, in_words, naming
 from rayfed_kd.files import file_name
+from rayfed_kd.recipe.overrides import refuse_folder
 from rayfed_kd.recipe.yaml_documents import yaml_line
 
 
@@ -39,10 +40,7 @@ def change_study(
     Raises:
         RecipeError: an override sets a run's folder, which the comparison chooses.
     """
-    if folder_override := next((change for change in overrides if change.startswith("results.folder")), None):
-        raise RecipeError(
-            f"override {folder_override!r}: a comparison gives each run its folder; expected --folder"
-        )
+    refuse_folder(overrides, "a comparison gives each run")
     left_out = [label for label in study.labels if label in without or label not in (only or study.labels)]
     changed, lost_references = _without_references(without_rows(study, left_out), left_out)
     changes = [override + _replaced_settings(changed, override) for override in overrides]

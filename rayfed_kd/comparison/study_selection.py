@@ -8,7 +8,7 @@ from typing import Any
 
 from rayfed_kd.comparison.controls import control_labels, with_controls
 from rayfed_kd.comparison.curves import AXES
-from rayfed_kd.comparison.planning import begun_seeds, finished_seeds
+from rayfed_kd.comparison.planning import seeds_there
 from rayfed_kd.comparison.studies import Paper, Study, check_names, read_study, with_folder
 from rayfed_kd.comparison.study_changes import (
     change_study,
@@ -112,8 +112,8 @@ def more_seeds(tables: Sequence[Study], count: int) -> list[int]:
     """
     seeds = set(tables[0].seeds)
     rows = [(Path(table.folder), run.label) for table in tables for run in table.runs]
-    finished = set[int].intersection(*(finished_seeds(folder, label) for folder, label in rows))
-    begun = set[int].union(*(begun_seeds(folder, label) for folder, label in rows))
+    finished = set[int].intersection(*(seeds_there(*row, finished=True) for row in rows))
+    begun = set[int].union(*(seeds_there(*row, finished=False) for row in rows))
     seeds |= finished
     cut_off = sorted(begun - seeds)
     after = max(seeds | begun) + 1

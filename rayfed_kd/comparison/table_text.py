@@ -77,11 +77,8 @@ def _evaluations(comparison: Comparison) -> int:
 
 
 def _privacy_cell(comparison: Comparison, name: str, row: Row) -> str:
-    return _privacy_text([one[name] for one in comparison.privacy(row[0])])
-
-
-def _privacy_text(values: Sequence[float | None]) -> str:
     """A value over seeds: one number where it is the same with each, as it is under most samplings."""
+    values = [one[name] for one in comparison.privacy(row[0])]
     known = [value for value in values if value is not None]
     if not values:
         return "none"  # the row has no `privacy`

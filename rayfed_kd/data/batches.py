@@ -81,7 +81,10 @@ class DeviceData:
         Returns: images [n, ...] and labels [n] int64.
         Raises: ValueError if there is no official test set.
         """
-        images, labels = self._train if split == "train" else self._official()
+        stored = self._train if split == "train" else self._test
+        if stored is None:
+            raise ValueError("this data set has no official test set")
+        images, labels = stored
         places = moved(indices, self.place)
         return Batch(self._sent(images, places), self._sent(labels, places))
 
@@ -97,11 +100,6 @@ class DeviceData:
         """Images as the model sees them, in [0, 1]."""
         shape = (1, -1, *([1] * (images.dim() - 2)))
         return (images * self.scale.std.view(shape) + self.scale.mean.view(shape)).clamp(0, 1)
-
-    def _official(self) -> tuple[Tensor, Tensor]:
-        if self._test is None:
-            raise ValueError("this data set has no official test set")
-        return self._test
 
     def _sent(self, stored: Tensor, places: Tensor) -> Tensor:
         """Samples on the device."""

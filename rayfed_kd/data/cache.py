@@ -19,12 +19,13 @@ import numpy as np
 from filelock import FileLock
 
 from rayfed_kd.data.cache_keys import contents, entry_key
-from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, class_fraction
+from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, of_each_class
 from rayfed_kd.data.decoding import begin_decoding
-from rayfed_kd.errors import DataError, RecipeError, shortened, shown
+from rayfed_kd.errors import DataError, shortened, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, make_folder, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
+from rayfed_kd.recipe.seeds import numpy_stream
 
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
@@ -45,10 +46,8 @@ def load_cached(name: str, source: Source, fraction: float) -> Dataset:
         source: what to decode.
         fraction: share of each class's training samples to keep, above 0 and at most 1.
     Returns: the data set, memory-mapped.
-    Raises: DataError if it cannot be decoded or the cache not be written, RecipeError for a bad fraction.
+    Raises: DataError if it cannot be decoded or the cache not be written.
     """
-    if not 0 < fraction <= 1:
-        raise RecipeError(f"{fraction:g} is not above 0 and at most 1", path="data.fraction")
     folder = _writable(cache_folder())
     key = entry_key(name, source, fraction, folder)
     entry = folder / f"{name.rpartition(':')[2]}-{key}"
@@ -212,7 +211,8 @@ def _new_entry(entry: Path) -> Iterator[Path]:
 def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
     if fraction >= 1:
         return raw
-    chosen = class_fraction(raw.train.labels, fraction)
+    # Drawn from a stream of its own: the same samples for every seed of a run.
+    chosen = of_each_class(raw.train.labels, fraction, numpy_stream(0, "data fraction"), least=1)
     return replace(
         raw,
         train=Split(raw.train.images[chosen], raw.train.labels[chosen]),
@@ -255,8 +255,10 @@ def _check(name: str, raw: RawDataset) -> None:
             raise DataError(
                 f"data {name}: {len(values)} values of {what}, expected one for each of {shape[0]}"
             )
-    for what, known in raw.of_samples().items():
-        if len(known) != len(raw.train):
+    of_samples = {"writers": raw.writers, "values of held_out": raw.held_out}
+    of_samples |= {f"values of the column {column}": values for column, values in raw.columns.items()}
+    for what, known in of_samples.items():
+        if known is not None and len(known) != len(raw.train):
             raise DataError(f"data {name}: {len(known)} {what} of {len(raw.train)} training samples")
     if raw.held_out is not None and raw.writers is None:
         raise DataError(f"data {name}: held_out is of writers' samples; expected writers as well")

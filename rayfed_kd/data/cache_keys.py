@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from rayfed_kd.data.dataset import Source
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import atomic_write
+from rayfed_kd.files import atomic_write, read_json
 
 FORMAT = 4  # of an entry: part of its key, so that entries of another format are never read
 CHUNK_BYTES = 1 << 22
@@ -39,7 +38,7 @@ def contents(files: Sequence[Path], folder: Path) -> list[str]:
         return marks
     memo = folder / "content-hashes.json"
     with FileLock(folder / ".content-hashes.lock"):
-        known: dict[str, str] = _read_json(memo)
+        known: dict[str, str] = read_json(memo)
         missing = [(mark, file) for mark, file in zip(marks, files, strict=True) if mark not in known]
         if missing:
             known |= {mark: _hash(file) for mark, file in missing}
@@ -66,13 +65,6 @@ def _marks(files: Sequence[Path]) -> list[str]:
         times = f"{status.st_mtime_ns}|{status.st_ctime_ns}"
         marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{times}")
     return marks
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def _hash(file: Path) -> str:

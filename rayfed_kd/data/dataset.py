@@ -13,7 +13,6 @@ import psutil
 
 from rayfed_kd.errors import DataError
 from rayfed_kd.recipe.sample_shapes import Shape
-from rayfed_kd.recipe.seeds import numpy_stream
 
 Array = np.ndarray[Any, Any]
 GIGABYTE = 2**30
@@ -67,14 +66,6 @@ class RawDataset:
     sample: Shape | None = None
     notes: tuple[str, ...] = ()
 
-    def of_samples(self) -> dict[str, Array]:
-        """What is known of each training sample, by the words that a message has for it."""
-        known = {f"values of the column {name}": values for name, values in self.columns.items()}
-        for name, values in (("writers", self.writers), ("values of held_out", self.held_out)):
-            if values is not None:
-                known[name] = values
-        return known
-
 
 @dataclass(frozen=True)
 class Source:
@@ -98,14 +89,14 @@ class Dataset(RawDataset):
     Attributes:
         mean, std: of the recipe's source, or computed.
         name, folder: of the source, and of the cache entry.
-        whole: number of training samples before `data.fraction`; None if the cache entry does not say it.
+        whole: number of training samples before `data.fraction`.
     """
 
     mean: tuple[float, ...] = field(kw_only=True)
     std: tuple[float, ...] = field(kw_only=True)
     name: str = field(kw_only=True)
     folder: Path = field(kw_only=True)
-    whole: int | None = None
+    whole: int = field(kw_only=True)
 
     @property
     def classes(self) -> int:
@@ -135,17 +126,6 @@ def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:
         )
 
 
-def class_fraction(labels: Array, fraction: float) -> Array:
-    """Choose a share of each class's samples, the same for every seed of a run.
-
-    Args:
-        labels: [n] int64.
-        fraction: above 0 and at most 1.
-    Returns: ascending indices, [m] int64: floor(fraction n_c) of each class of n_c samples, at least one.
-    """
-    return of_each_class(labels, fraction, numpy_stream(0, "data fraction"), least=1)
-
-
 def of_each_class(labels: Array, fraction: float, stream: np.random.Generator, least: int = 0) -> Array:
     """Draw a share of each class's samples.
 
@@ -154,7 +134,7 @@ def of_each_class(labels: Array, fraction: float, stream: np.random.Generator, l
         fraction: at most 1.
         stream: decides which.
         least: samples of each class that are drawn at least.
-    Returns: ascending indices, [m] int64: floor(fraction n_c) of each class of n_c samples.
+    Returns: ascending indices, [m] int64: floor(fraction n_c) of each class of n_c samples, or `least`.
     """
     chosen = []
     for label in np.unique(labels):

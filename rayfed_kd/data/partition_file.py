@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError, shortened
-from rayfed_kd.files import written_aside
+from rayfed_kd.files import write_parquet
 
 Array = np.ndarray[Any, Any]
 SPLITS = ("train", "test", "public")
@@ -52,8 +52,7 @@ class PartitionRows:
             {"client": self.client.astype(np.int32), "split": split, "sample": self.sample},
             metadata={"rayfed_kd": json.dumps({**self.meta, "digest": self.digest()})},
         )
-        with written_aside(path) as aside:
-            pq.write_table(table, aside)
+        write_parquet(path, table)
 
 
 def read_rows(path: Path, num_samples: int) -> PartitionRows:

@@ -267,9 +267,7 @@ def _new_leader(alpha: float, size: int, led: set[int], stream: np.random.Genera
 
 def _parts(owner: Array, clients: int) -> list[Array]:
     """Ascending samples per client, from each sample's owner."""
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
-    return np.split(order, ends)
+    return list(ClientParts.owned(owner, np.arange(len(owner)), clients))
 
 
 def mended(parts: list[Array], min_size: int) -> list[Array]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,6 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import torch
 
     from rayfed_kd.cluster.engine.interface import Engine
@@ -29,77 +26,28 @@ if TYPE_CHECKING:
 Outcome = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
-class Launcher(ABC):
-    """How one kind of engine runs a prepared recipe.
-
-    Class attributes:
-        name: as it stands in a run's environment.json.
-    """
-
-    name: ClassVar[str]
-
-    def session(self, recipe: Recipe) -> AbstractContextManager[Callable[[], None]]:
-        """A context that lasts as long as the run. It is entered before the recipe is prepared.
-
-        It gives a function that waits until the engine is ready, so that an engine can start meanwhile.
-        """
-        return nullcontext(lambda: None)
-
-    def layout(self, prepared: Prepared) -> str:
-        """In which processes the server and the clients run, for the run's header; asked before its folder.
-
-        Raises: RecipeError if the engine has no room for the recipe.
-        """
-        return "server and clients in this process"
-
-    @property
-    def awaited(self) -> str:
-        """What a run waits for until the engine is ready, in words; empty: nothing."""
-        return ""
-
-    @property
-    def resume_options(self) -> tuple[str, ...]:
-        """Options that the command needs with which an interrupted run goes on where it ran."""
-        return ()
-
-    @abstractmethod
-    def launch(
-        self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
-    ) -> Outcome:
-        """Run a prepared recipe.
-
-        Args:
-            prepared: the recipe, checked.
-            folder: the run's.
-            on_event: called with what happened in each round.
-            tell: called with a line about what a user should know.
-            resume: go on from the newest checkpoint in the folder.
-        Returns: the summary, and the models that were evaluated last as arrays.
-        Raises: RunError; KeyboardInterrupt after the run was ended cleanly.
-        """
-
-
-class InProcess(Launcher):
+class InProcess:
     """One host in the calling process, without Ray.
 
     Clients or the server compute on the first GPU that torch sees if the recipe's placement gives them a
     share of one, however large; the share itself is for Ray.
+
+    Class attributes:
+        name: as it stands in a run's environment.json.
+        awaited: what a run waits for until the engine is ready, in words; empty: nothing.
+        resume_options: what the command needs with which an interrupted run goes on where it ran.
     """
 
     name = "local"
+    awaited = ""
+    resume_options: tuple[str, ...] = ("--local",)
 
-    @property
-    def resume_options(self) -> tuple[str, ...]:
-        """This engine's own."""
-        return ("--local",)
+    def session(self, recipe: Recipe) -> AbstractContextManager[Callable[[], None]]:
+        """A context that lasts as long as the run, entered before the recipe is prepared.
 
-    def engine(self, setting: Setting) -> Engine:
-        """The engine that runs the steps; it keeps the states of all clients in memory."""
-        from rayfed_kd.cluster.engine.host import make_host
-        from rayfed_kd.cluster.engine.local import LocalEngine
-
-        device = self.device(setting.recipe, "client")
-        return LocalEngine(make_host(setting, device=device, keep_states=setting.recipe.partition.clients))
+        It gives a function that waits until the engine is ready, so that an engine can start meanwhile.
+        """
+        return nullcontext(lambda: None)
 
     def device(self, recipe: Recipe, whose: Literal["client", "server"]) -> torch.device | str:
         """The device of the clients or of the server, set up; `launch` undoes the setting up."""
@@ -110,7 +58,7 @@ class InProcess(Launcher):
         return "cpu" if share == 0 or is_logical() else gpu(recipe.deterministic)
 
     def layout(self, prepared: Prepared) -> str:
-        """This process.
+        """In which processes the server and the clients run, for the run's header; asked before its folder.
 
         Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
             cannot compute in `local.precision`.
@@ -132,12 +80,22 @@ class InProcess(Launcher):
         on_cpu = recipe.placement.client.num_gpus == 0 or counted
         device = torch.device("cpu" if on_cpu else "cuda")
         check_precision(recipe.local.precision, device)
-        return super().layout(prepared)
+        return "server and clients in this process"
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
-        """Run in this thread, with the recipe's number of torch threads; see `Launcher.launch`."""
+        """Run a prepared recipe in this thread, with the recipe's number of torch threads.
+
+        Args:
+            prepared: the recipe, checked.
+            folder: the run's.
+            on_event: called with what happened in each round.
+            tell: called with a line about what a user should know.
+            resume: go on from the newest checkpoint in the folder.
+        Returns: the summary, and the models that were evaluated last as arrays.
+        Raises: RunError; KeyboardInterrupt after the run was ended cleanly.
+        """
         from rayfed_kd.cluster.server.assembly import assemble
 
         setting = prepared.setting
@@ -153,23 +111,31 @@ class InProcess(Launcher):
 
     @contextmanager
     def computing(self, setting: Setting) -> Iterator[tuple[Engine, torch.device | str]]:
-        """The engine and the server's device, while torch is set as the recipe says."""
+        """The engine and the server's device, while torch is set as the recipe says.
+
+        The engine keeps the states of all clients in memory.
+        """
         import torch
 
         from rayfed_kd.cluster.engine.device import settings_kept
+        from rayfed_kd.cluster.engine.host import make_host
+        from rayfed_kd.cluster.engine.local import LocalEngine
 
+        recipe = setting.recipe
         threads = torch.get_num_threads()
         # How sums are rounded depends on the number of threads: it is the recipe's, not the machine's.
-        torch.set_num_threads(setting.recipe.placement.threads)
+        torch.set_num_threads(recipe.placement.threads)
         try:
             with settings_kept():
-                yield self.engine(setting), self.device(setting.recipe, "server")
+                device, clients = self.device(recipe, "client"), recipe.partition.clients
+                engine = LocalEngine(make_host(setting, device=device, keep_states=clients))
+                yield engine, self.device(recipe, "server")
         finally:
             torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
-class OnRay(Launcher):
+class OnRay:
     """A server actor and client actors on Ray; this process starts them, tells what they say, and ends them.
 
     Attributes:
@@ -217,7 +183,7 @@ class OnRay(Launcher):
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool
     ) -> Outcome:
-        """Run on actors; see `Launcher.launch`."""
+        """Run on actors; see `InProcess.launch`."""
         from rayfed_kd.cluster.ray_backend.remote_run import run_on_ray
 
         return run_on_ray(
@@ -231,6 +197,9 @@ class OnRay(Launcher):
             resume=resume,
             tell=tell,
         )
+
+
+Launcher = InProcess | OnRay
 
 
 def make_launcher(*, local: bool, address: str | None) -> Launcher:

@@ -23,7 +23,7 @@ from rayfed_kd.experiment.result import Tell
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.time_left import clock_text
+from rayfed_kd.results.screen import clock_text
 
 # Batches of an average client in an epoch of the two measurements: as few as give a slope.
 FEW_BATCHES = (2, 4)

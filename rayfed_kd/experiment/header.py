@@ -1,4 +1,4 @@
-"""What a run tells before its first round: what runs, and what it waits for."""
+"""What a run tells before its first round: what runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayfed_kd.errors import counted
-from rayfed_kd.experiment.preparation import Prepared, make_ready
-from rayfed_kd.experiment.result import Tell
-from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.experiment.preparation import Prepared
 from rayfed_kd.recipe.sections.client_models import PROJECTED
 from rayfed_kd.recipe.sections.on_the_way import PrivacyRecipe, StageRecipe
 from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.results.schemas import NOT_COVERED
-from rayfed_kd.results.telling import as_teller
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -25,34 +22,13 @@ if TYPE_CHECKING:
 FEW_OF_A_CLASS = 5
 
 
-def make_ready_telling(recipe: Recipe, tell: Tell) -> Prepared:
-    """`make_ready`, telling how far it is, and what a listener to lines alone should know of the data."""
-    from rayfed_kd.data.decoding import decoding_told
-
-    teller = as_teller(tell)
-    teller.phase("reading data, model and method")
-    with decoding_told(teller.phase):
-        prepared = make_ready(recipe)
-    if teller is not tell:  # all others get the notes in `begin_telling`
-        for note in prepared.setting.notes:
-            tell(f"note: {note}")
-    return prepared
-
-
-def begin_telling(prepared: Prepared, engine: str, layout: str, tell: Tell) -> None:
-    """Tell what runs, if somebody listens; `engine` and `layout` as in `describe_run`."""
-    teller = as_teller(tell)
-    if teller is tell:
-        teller.begin(describe_run(prepared, engine, layout))
-
-
 def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]:
     """What runs: name -> text, in the order in which it is shown.
 
     Args:
         prepared: the checked recipe.
         engine: the engine's name.
-        layout: in which processes server and clients run, as `Launcher.layout` gives it.
+        layout: in which processes server and clients run, as `layout` of the launcher gives it.
     """
     recipe, setting = prepared.recipe, prepared.setting
     threads, cohort = recipe.placement.threads, cohort_size(recipe)
@@ -144,10 +120,8 @@ def _data(setting: Setting) -> str:
     count = len(dataset.train.labels)
     samples = "samples" if dataset.test is None else "samples of its training set"
     text = f"{count:,} {samples}"
-    whole = dataset.whole or round(count / data.fraction)
     if data.fraction < 1:
-        about = "" if dataset.whole else "about "
-        text = f"{count:,} of {about}{whole:,} {samples} (data.fraction {data.fraction:g})"
+        text = f"{count:,} of {dataset.whole:,} {samples} (data.fraction {data.fraction:g})"
     text += f" in {dataset.classes:,} classes"
     trained, tested = partition.train.indices, len(partition.test.indices)
     # Public samples may be the clients' own as well (`partition.public.apart: false`).
@@ -161,10 +135,11 @@ def _data(setting: Setting) -> str:
         "not used": count - len(trained) - tested - apart,
     }
     text = f"{data.name}, {text}: {', '.join(f'{n:,} {share}' for share, n in shares.items() if n)}"
-    if whole < FEW_OF_A_CLASS * dataset.classes:
+    of_a_class = dataset.whole / dataset.classes
+    if of_a_class < FEW_OF_A_CLASS:
         text += (
-            f"; warning: {whole / dataset.classes:.1f} samples of a class on average, as when a number to be "
-            "predicted is taken for a class"
+            f"; warning: {of_a_class:.1f} samples of a class on average, as when a number to be predicted is "
+            "taken for a class"
         )
     return text
 

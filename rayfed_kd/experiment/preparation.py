@@ -18,7 +18,7 @@ from rayfed_kd.recipe.registry import find_modules, locate
 from rayfed_kd.recipe.schema import Recipe
 
 if TYPE_CHECKING:
-    from rayfed_kd.results.charts.drawn_partition import DrawnPartition
+    from rayfed_kd.results.charts.partition import DrawnPartition
     from rayfed_kd.setting.blueprint import Blueprint
     from rayfed_kd.setting.setting import Setting
 
@@ -133,7 +133,7 @@ def partition(recipe: RecipeSource, overrides: Overrides = (), **keys: Any) -> D
     """
     import numpy as np
 
-    from rayfed_kd.results.charts.drawn_partition import DrawnPartition
+    from rayfed_kd.results.charts.partition import DrawnPartition
     from rayfed_kd.setting.blueprint import read_names
     from rayfed_kd.setting.loading import load_data, load_partition
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rayfed_kd.results.telling import ignore
-
-if TYPE_CHECKING:
-    from rayfed_kd.experiment.result import OnEvent, Tell
-    from rayfed_kd.results.telling import Event
+from rayfed_kd.experiment.result import OnEvent, Tell
+from rayfed_kd.results.telling import Event, ignore
 
 
 def listeners(progress: bool | None, on_event: OnEvent | None, tell: Tell | None) -> tuple[OnEvent, Tell]:

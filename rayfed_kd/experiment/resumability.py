@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayfed_kd.errors import RecipeError, counted
-from rayfed_kd.experiment.result import Tell
+from rayfed_kd.experiment.result import Tell, read_summary
 from rayfed_kd.files import read_json, read_parquet
 from rayfed_kd.results.schemas import CONFIG, UNFINISHED
+from rayfed_kd.results.summary import is_finished
+from rayfed_kd.results.tables import last_round
 
 if TYPE_CHECKING:
     from rayfed_kd.setting.setting import Setting
@@ -57,12 +59,9 @@ def check_unused(folder: Path) -> None:
     Raises:
         RecipeError: it holds a run, or what is left of one.
     """
-    from rayfed_kd.experiment.result import read_summary
-    from rayfed_kd.results.summary import is_finished
-
     if (folder / CONFIG).exists():
         command, summary = f"rayfed-kd resume {shlex.quote(str(folder))}", read_summary(folder)
-        command += " --local" if _engine(folder) == "local" else ""
+        command += " --local" if read_json(folder / "environment.json").get("engine") == "local" else ""
         if is_finished(summary):
             rounds = counted(summary["rounds"], "round")
             holds = f"a finished run of {rounds}; `{command} rounds=N` with a larger N extends it"
@@ -74,11 +73,6 @@ def check_unused(folder: Path) -> None:
             f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "
             "give another folder"
         )
-
-
-def _engine(folder: Path) -> str:
-    """The engine that a folder's run was begun on; empty if it does not say so."""
-    return str(read_json(folder / "environment.json").get("engine", ""))
 
 
 def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell) -> None:
@@ -95,7 +89,6 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
             `restart` is false and rounds would be lost.
     """
     from rayfed_kd.cluster.server.checkpoints import Checkpointer
-    from rayfed_kd.results.tables import last_round
 
     _check_data(folder, setting)
     _check_partition(folder, setting)

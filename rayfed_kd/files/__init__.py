@@ -21,4 +21,5 @@ from rayfed_kd.files.whole import read_parquet as read_parquet
 from rayfed_kd.files.whole import remove_unfinished as remove_unfinished
 from rayfed_kd.files.whole import tensors_written_aside as tensors_written_aside
 from rayfed_kd.files.whole import write_json as write_json
+from rayfed_kd.files.whole import write_parquet as write_parquet
 from rayfed_kd.files.whole import written_aside as written_aside

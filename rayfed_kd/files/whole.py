@@ -188,6 +188,22 @@ def write_json(path: Path, content: Any) -> None:
     atomic_write(path, json.dumps(content, indent=2) + "\n")
 
 
+def write_parquet(path: Path, table: Any) -> None:
+    """Write a table as Parquet, whole or not at all.
+
+    Args:
+        path: the file; its folder exists.
+        table: a pyarrow.Table.
+
+    Raises:
+        OSError: the disk does not take the file.
+    """
+    import pyarrow.parquet as pq
+
+    with written_aside(path) as aside:
+        pq.write_table(table, aside)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

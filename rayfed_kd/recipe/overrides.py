@@ -15,6 +15,21 @@ from rayfed_kd.recipe.yaml_documents import yaml_line
 Overrides = Sequence[str] | Mapping[str, Any]
 
 
+def refuse_folder(lines: Iterable[str], who: str) -> None:
+    """Refuse an override of a run's folder where another choice is made for each run.
+
+    Args:
+        lines: `key.path=value` each.
+        who: gives each its folder, as `a search gives each trial`.
+
+    Raises:
+        RecipeError: one of them is of the folder.
+    """
+    for line in lines:
+        if line.startswith("results.folder"):
+            raise RecipeError(f"override {line!r}: {who} its folder; expected --folder")
+
+
 def override_lines(overrides: Overrides, keywords: Mapping[str, Any] | None = None) -> list[str]:
     """Overrides in the form of a command line.
 

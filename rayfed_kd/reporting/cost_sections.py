@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from rayfed_kd.reporting.pictures import PANEL, SERIES, lines_picture, panel
+from rayfed_kd.comparison.curves import MIB
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section
+from rayfed_kd.reporting.sections import PANEL, SERIES, Section, lines_picture, panel
 from rayfed_kd.results.charts.bars import draw_bars, draw_phases
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import EPSILONS, NOT_COVERED
@@ -49,7 +49,6 @@ def privacy_section(runs: Sequence[Run]) -> Section | None:
 
 
 PHASES = {"dispatch": "dispatch_s", "clients": "client_s", "server": "server_s", "evaluation": "evaluate_s"}
-MIB = 2.0**20
 MOST_HOSTS = 14  # hosts that have a colour each
 
 

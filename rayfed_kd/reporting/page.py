@@ -18,10 +18,9 @@ from rayfed_kd.comparison.writers.all_tables import escaped
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.files import atomic_write, make_folder, remove_unfinished, writing
 from rayfed_kd.reporting import cost_sections, result_sections
-from rayfed_kd.reporting.pictures import SERIES
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
 from rayfed_kd.reporting.run_sections import recipes_section, runs_section
-from rayfed_kd.reporting.sections import Section
+from rayfed_kd.reporting.sections import SERIES, Section
 from rayfed_kd.reporting.study_sections import (
     against_section,
     comparison_section,

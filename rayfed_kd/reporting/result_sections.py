@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,19 @@ from rayfed_kd.comparison.curves import AXES, AxisName
 from rayfed_kd.comparison.writers.pictures import mean_line
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import read_parquet
-from rayfed_kd.reporting.pictures import (
+from rayfed_kd.reporting.reading import Run
+from rayfed_kd.reporting.sections import (
     SERIES,
     Picture,
+    Section,
     base64_png,
     lines_picture,
     panel,
     partition_picture,
+    series_curves,
+    series_looks,
+    series_name,
 )
-from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, series_curves, series_looks, series_name
 from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
@@ -50,9 +53,8 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
     """
     rows, averaged = [], set()
     for run in runs:
-        evaluated = Counter(run.tables["metrics"]["model"].to_pylist())
-        averaged |= {min(LAST, count) for count in evaluated.values()}
         for model, numbers in run.summary["models"].items():
+            averaged.add(min(LAST, numbers["evaluations"]))
             for metric in (
                 m for m in numbers["last"] if any(numbers[key][m] is not None for key in STATISTICS)
             ):
@@ -230,13 +232,10 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
     return Section("Logged by the method", (), tables, looks if len(looks) > 1 else {}, pictures, images)
 
 
-def _last_drawn(run: Run) -> Iterator[Path]:
+def _last_drawn(run: Run) -> Iterable[Path]:
     """The newest of each of a method's own pictures."""
-    newest = {}
     # NAME-ROUND.png with six digits: sorted by name, the last of each name is the newest.
-    for path in sorted((run.folder / "figures").glob("*-??????.png")):
-        newest[path.stem[:-7]] = path
-    yield from newest.values()
+    return {path.stem[:-7]: path for path in sorted((run.folder / "figures").glob("*-??????.png"))}.values()
 
 
 def _metric_text(metric: str, value: float | None) -> str:

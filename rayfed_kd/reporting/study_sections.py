@@ -14,9 +14,15 @@ from rayfed_kd.comparison.studies import check_names
 from rayfed_kd.comparison.writers.all_tables import read_table_line, unescaped
 from rayfed_kd.comparison.writers.pictures import lines_over_cost
 from rayfed_kd.errors import RecipeError, in_words
-from rayfed_kd.reporting.pictures import Picture, base64_png, lines_picture
 from rayfed_kd.reporting.reading import Run
-from rayfed_kd.reporting.sections import Section, series_curves, series_looks
+from rayfed_kd.reporting.sections import (
+    Picture,
+    Section,
+    base64_png,
+    lines_picture,
+    series_curves,
+    series_looks,
+)
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.names import metric_scale, metric_title
 from rayfed_kd.results.screen_table import TextTable

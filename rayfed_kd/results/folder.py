@@ -1,7 +1,7 @@
 """A run's own folder: create it, lock it, and describe in it what runs.
 
-A run begins in a locked folder with `begin_run`, and goes on there with `continue_run`. Tables, pictures and
-the summary come later, from `rayfed_kd.results.recorder`.
+A run begins and goes on in a locked folder with `write_description`. Tables, pictures and the summary come
+later, from `rayfed_kd.results.recorder`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import platform
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rayfed_kd import files
 from rayfed_kd.data.cache import content_hashes
@@ -29,9 +27,7 @@ from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.attacks import attackers
 from rayfed_kd.setting.code_identity import named_files, own_code, package_version
-
-if TYPE_CHECKING:
-    from rayfed_kd.setting.setting import Setting
+from rayfed_kd.setting.setting import Setting
 
 # Packages of which another version can change a result's last bits: a resumed run must have the same ones.
 DECISIVE = ("rayfed-kd", "torch", "numpy")
@@ -40,26 +36,8 @@ DESCRIPTION = ("environment.json", "options.yaml", "partition.parquet", "classes
 PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pydantic", "tensorboard")
 
 
-@contextmanager
-def run_folder(recipe: Recipe) -> Iterator[Path]:
-    """Create the run's folder if needed, and lock it while the block runs.
-
-    Args:
-        recipe: the run's recipe; `results.folder` names the folder, else its name is made of method, data
-            and time.
-
-    Yields: the folder's absolute path.
-
-    Raises:
-        RecipeError: another process works in the folder, or it cannot be written.
-    """
-    folder = _chosen_folder(recipe)
-    with files.locked_folder(folder, "results.folder", "running"):
-        yield folder
-
-
-def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
-    """Describe a new run in its folder, which this process has locked.
+def write_description(folder: Path, recipe: Recipe, setting: Setting, engine: str, *, resume: bool) -> None:
+    """Describe a run that begins or goes on in its folder, which this process has locked.
 
     config.yaml is written last: a folder without it holds no run, and the same command works again. A folder
     with it holds a run that `resume` goes on with. Two runs are never mixed in one folder: the caller has
@@ -67,42 +45,26 @@ def begin_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> No
 
     Args:
         folder: the run's.
-        recipe: the run's recipe.
+        recipe: the run's recipe; rounds and placement of one that goes on may have changed.
         setting: what the recipe was made into.
         engine: `local` or `ray`, noted in environment.json.
+        resume: the run goes on, and only missing files are written beside config.yaml. Those of a run that
+            begins are of another recipe, whose run was killed before it began.
 
     Raises:
         RecipeError: the folder cannot be written.
     """
-    _describe(folder, recipe, setting, engine, DESCRIPTION)
-
-
-def continue_run(folder: Path, recipe: Recipe, setting: Setting, engine: str) -> None:
-    """Prepare the folder of a run that goes on; this process has locked it.
-
-    config.yaml is written again, as rounds and placement may have changed. Of what describes the run only
-    missing files are written.
-
-    Args:
-        folder, recipe, setting, engine: as in `begin_run`.
-
-    Raises:
-        RecipeError: the folder cannot be written.
-    """
-    _describe(folder, recipe, setting, engine, ())
-
-
-def _describe(folder: Path, recipe: Recipe, setting: Setting, engine: str, old: Sequence[str]) -> None:
-    """Write what is not there; `old` files are of another recipe, whose run was killed before it began."""
     try:
         for place in (folder, folder / "figures"):
             files.remove_unfinished(place)
-        for name in old:
+        for name in () if resume else DESCRIPTION:
             (folder / name).unlink(missing_ok=True)
         for name, write in _description_writers(recipe, setting, engine).items():
             if not (folder / name).exists():
                 write(folder / name)
-        write_recipe(folder, _decided(recipe, setting))
+        # What `local.vectorise: by_shape` came to, by which a resumed run goes.
+        size = setting.groups.size
+        write_recipe(folder, _vectorising(recipe, "off" if size == 1 else size))
     except OSError as error:
         raise files.unwritable_folder(folder, "results.folder", error) from None
 
@@ -112,12 +74,6 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     text = yaml_text(recipe.model_dump())
     header = f"{recipe.header}\n" if recipe.header else ""
     files.atomic_write(folder / CONFIG, header + text)
-
-
-def _decided(recipe: Recipe, setting: Setting) -> Recipe:
-    """The recipe with what `local.vectorise: by_shape` came to, by which a resumed run goes."""
-    size = setting.groups.size
-    return _vectorising(recipe, "off" if size == 1 else size)
 
 
 def begun_recipe(folder: Path, asked: Recipe) -> Recipe:
@@ -178,12 +134,17 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         "class": list(dataset.class_names) * clients,
         "samples": counts.ravel(),
     }
-    with files.written_aside(path) as aside:
-        pq.write_table(pa.table(columns), aside)
+    files.write_parquet(path, pa.table(columns))
 
 
-def _chosen_folder(recipe: Recipe) -> Path:
-    """The folder that the recipe names, else a new one below runs/, which is made here."""
+def chosen_folder(recipe: Recipe) -> Path:
+    """The run's folder, absolute: that of `results.folder`, else a new one below runs/, which is made here.
+
+    Its name is made of method, data and time.
+
+    Raises:
+        RecipeError: it cannot be made.
+    """
     if recipe.results.path is not None:
         return recipe.results.path
     # A method or data of the user's own is named as package.module:Object.

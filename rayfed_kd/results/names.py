@@ -48,11 +48,6 @@ def is_score(metric: str) -> bool:
     return _SCORE.fullmatch(metric) is not None
 
 
-def smaller_is_better(scores: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Names of those values in rows of the table `scores` of which the smaller is the better one."""
-    return {score_name(row) for row in scores if row["better"] == "smaller"}
-
-
 def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[dict[str, Any]]:
     """Rows of the table `metrics`, each with its model's values of the round from the table `scores`.
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rayfed_kd.files import written_aside
+from rayfed_kd.files import write_parquet
 from rayfed_kd.results.tables import read_table
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ class RoundPictures:
             (series, place, float(v)) for series, value in values.items() for place, v in enumerate(value)
         ]
         columns = dict(zip(("series", "index", "value"), zip(*rows, strict=True), strict=True))
-        with written_aside(self._folder / "figures" / f"{file}.parquet") as aside:
-            pq.write_table(pa.table(columns), aside)
+        write_parquet(self._folder / "figures" / f"{file}.parquet", pa.table(columns))
 
     def _draw_samples(self, round_index: int, samples: Samples) -> None:
         from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure

@@ -30,7 +30,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.seeds import derive
-from rayfed_kd.results.study_console import Work
+from rayfed_kd.results.console import Work
 from rayfed_kd.results.telling import Event
 from rayfed_kd.tuning.search_folder import Status, TrialRecord
 from rayfed_kd.tuning.search_setup import Search

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.table import Table
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.judging import SearchMetric
-from rayfed_kd.files import atomic_write, make_folder, written_aside
+from rayfed_kd.files import atomic_write, make_folder, write_parquet
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.charts.coefficients import CoefficientAxis, Points, coefficients_figure
+from rayfed_kd.results.charts.coefficients import CoefficientPanel, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.screen_table import screen_table, table_text
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder, Status
@@ -66,26 +65,17 @@ class SearchResult:
         """The trials that have a value and did not fail."""
         return [row for row in self.rows if row.status != "failed" and row.best is not None]
 
-    def ranked_rows(self) -> list[TrialResult]:
-        """All trials, the best first, failed ones last."""
-        return sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
-
-    def axes(self) -> list[CoefficientAxis]:
-        """Each coefficient's axis in a picture."""
-        return [
-            CoefficientAxis(key, one.kind, one.values, [coefficient_text(value) for value in one.values])
-            for key, one in self.space.distributions.items()
-        ]
-
-    def points(self, key: str) -> Points:
-        """By the trial's status: its coefficient of a recipe key, and its best value in percent."""
+    def panel(self, key: str) -> CoefficientPanel:
+        """What a picture has of a recipe key: its axis, and by status the trials' best values in percent."""
         points: dict[str, list[tuple[Any, float]]] = {}
         for row in self.rows:
             if row.best is not None:
                 point = row.coefficients[key], 100 * row.best
                 for name in (row.status, *(["best"] if row is self.best else [])):
                     points.setdefault(name, []).append(point)
-        return points
+        searched = self.space.distributions[key]
+        names = list(map(coefficient_text, searched.values))
+        return CoefficientPanel(key, searched.kind, searched.values, names, points)
 
     def table(self) -> pa.Table:
         """A row per trial.
@@ -125,6 +115,7 @@ class SearchResult:
     def trial_texts(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Header and rows of a table of trials, the best first, failed ones last."""
         keys = [key.removeprefix("method.") for key in self.space.distributions]
+        ranked = sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
         header = ("trial", "status", *keys, "best (%)", "in round", "last (%)", "rounds", "s")
         rows = [
             (
@@ -137,7 +128,7 @@ class SearchResult:
                 str(row.rounds),
                 f"{row.seconds:.1f}",
             )
-            for row in self.ranked_rows()
+            for row in ranked
         ]
         return header, rows
 
@@ -213,12 +204,11 @@ def write_search_result(result: SearchResult) -> list[Path]:
     folder = result.folder
     make_folder(folder)
     table, best = folder / "trials.parquet", folder / "best.yaml"
-    with written_aside(table) as aside:
-        pq.write_table(result.table(), aside)
+    write_parquet(table, result.table())
     recipe = result.best_recipe()
     assert recipe is not None  # a search without a value has ended with an error
     atomic_write(best, recipe)
-    panels = [(axis, result.points(axis.key)) for axis in result.axes()]
+    panels = [result.panel(key) for key in result.space.distributions]
     save_figure(coefficients_figure(panels, str(result.metric)), folder / PICTURE)
     _write_tensorboard(result, folder / "tensorboard")
     return [table, best, folder / PICTURE]

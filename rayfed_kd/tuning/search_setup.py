@@ -19,28 +19,6 @@ DEFAULT_TRIALS = 10
 
 
 @dataclass(frozen=True)
-class SearchRequest:
-    """What a command line asks for.
-
-    Attributes:
-        space: a YAML file; rayfed_kd/tuning/space.py shows one.
-        samples: number of trials; None: the space's, else 10. Grid search takes none: it runs every
-            combination.
-        search: how coefficients are proposed.
-        scheduler: asha stops trials that are behind, fifo lets every trial end.
-        metric: METRIC or METRIC/MODEL; None: the space's, else the recipe's headline.
-        folder: where everything goes.
-    """
-
-    space: str | Path
-    samples: int | None
-    search: SearchName
-    scheduler: SchedulerName
-    metric: str | None
-    folder: str | Path
-
-
-@dataclass(frozen=True)
 class Search:
     """A search that passed every check.
 
@@ -72,30 +50,52 @@ class Search:
 
 
 def prepare_search(
-    setting: Setting, request: SearchRequest, accept: Callable[[Coefficients], None]
+    setting: Setting,
+    path: str | Path,
+    accept: Callable[[Coefficients], None],
+    *,
+    samples: int | None = None,
+    search: SearchName = "random",
+    scheduler: SchedulerName = "asha",
+    metric: str | None = None,
+    folder: str | Path,
 ) -> Search:
-    """Check a request, and make the search of it.
+    """Check what a command line asks for, and make the search of it.
 
     Args:
         setting: what the recipe was made into.
-        request: what the command line asks for.
+        path: a space's YAML file; rayfed_kd/tuning/space.py shows one.
         accept: raises RecipeError if the recipe cannot be run with the coefficients.
+        samples: number of trials; None: the space's, else 10. Grid search takes none: it runs every
+            combination.
+        search: how coefficients are proposed.
+        scheduler: asha stops trials that are behind, fifo lets every trial end.
+        metric: METRIC or METRIC/MODEL; None: the space's, else the recipe's headline.
+        folder: where everything goes.
 
     Raises:
         RecipeError: the space, the metric, the number of trials or a trial's coefficients are bad; or Optuna
             is asked for and not installed.
     """
-    if request.search == "optuna":
+    if search == "optuna":
         with optional_package("--search optuna: Optuna", "tune"):
             import optuna  # noqa: F401
-    space, recipe = read_space(request.space), setting.recipe
+    space, recipe = read_space(path), setting.recipe
     if recipe.stop is not None:
         raise RecipeError("stop: a search ends its trials itself; expected stop=null, or --scheduler asha")
     # The message names the space's file only if the metric stands there.
-    with naming(space.source if request.metric is None else None):
-        metric = choose_metric(request.metric or space.metric, evaluated_metrics(setting))
+    with naming(space.source if metric is None else None):
+        judged = choose_metric(metric or space.metric, evaluated_metrics(setting))
     space.check(accept)
-    listed = _listed_coefficients(space, request, recipe.seed)
+    if search == "grid":
+        if samples is not None:
+            raise RecipeError("--samples: grid search runs every combination; expected no --samples")
+        listed: list[Coefficients] = list(space.grid())
+        trials = len(listed)
+    else:
+        trials = _number_of_trials(samples, space)
+        drawn = trials if search == "random" else 0
+        listed = [space.draw(recipe.seed, number) for number in range(drawn)]
     # Every key by itself is valid now; two together may still contradict each other.
     for number, coefficients in enumerate(listed):
         try:
@@ -103,25 +103,15 @@ def prepare_search(
         except RecipeError as error:
             message = f"trial {number}, {dict(coefficients)}: {error.message}"
             raise RecipeError(message, error.path, error.hint, space.source) from None
-    trials = len(listed) if request.search == "grid" else _number_of_trials(request, space)
-    if fault := path_fault(str(request.folder)):
+    if fault := path_fault(str(folder)):
         raise RecipeError(f"--folder: {fault}")
-    folder = SearchFolder(Path(request.folder).expanduser().resolve())
-    return Search(recipe, space, metric, request.search, request.scheduler, trials, listed, folder)
+    place = SearchFolder(Path(folder).expanduser().resolve())
+    return Search(recipe, space, judged, search, scheduler, trials, listed, place)
 
 
-def _listed_coefficients(space: Space, request: SearchRequest, seed: int) -> list[Coefficients]:
-    if request.search == "grid":
-        if request.samples is not None:
-            raise RecipeError("--samples: grid search runs every combination; expected no --samples")
-        return list(space.grid())
-    trials = _number_of_trials(request, space)
-    return [space.draw(seed, number) for number in range(trials)] if request.search == "random" else []
-
-
-def _number_of_trials(request: SearchRequest, space: Space) -> int:
+def _number_of_trials(asked: int | None, space: Space) -> int:
     # Not `or`: 0 is refused below, and must not become the default.
-    samples = next((n for n in (request.samples, space.samples) if n is not None), DEFAULT_TRIALS)
+    samples = next((n for n in (asked, space.samples) if n is not None), DEFAULT_TRIALS)
     if samples < 1:
         raise RecipeError(f"--samples {samples}: expected a number of trials of at least 1")
     if samples > MOST_TRIALS:

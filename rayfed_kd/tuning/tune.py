@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.errors import RecipeError, optional_package
+from rayfed_kd.errors import optional_package
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
-from rayfed_kd.recipe.overrides import Overrides, override_lines
+from rayfed_kd.recipe.overrides import Overrides, override_lines, refuse_folder
 
 if TYPE_CHECKING:
-    from rayfed_kd.results.study_console import Work
+    from rayfed_kd.results.console import Work
     from rayfed_kd.tuning.search_folder import SchedulerName, SearchName
     from rayfed_kd.tuning.search_result import SearchResult
     from rayfed_kd.tuning.search_setup import Search
@@ -47,7 +47,7 @@ def tune(
 
     Args:
         recipe, overrides, keys: what every trial starts from, as in `rayfed_kd.run`.
-        space, samples, search, scheduler, metric: as in `rayfed_kd.tuning.search_setup.SearchRequest`.
+        space, samples, search, scheduler, metric: as in `rayfed_kd.tuning.search_setup.prepare_search`.
         concurrent: trials at a time; None: as many as have room for a client actor and a server each.
         folder: where everything goes; None: runs/tune- and the recipe's name.
         resume: go on with the search in the folder.
@@ -64,18 +64,21 @@ def tune(
         RunError: no trial has a value.
     """
     lines = override_lines(overrides, keys)
-    if folder_override := next((change for change in lines if change.startswith("results.folder")), None):
-        raise RecipeError(
-            f"override {folder_override!r}: a search gives each trial its folder; expected --folder"
-        )
+    refuse_folder(lines, "a search gives each trial")
     prepared = prepare(recipe, lines)
-    from rayfed_kd.tuning.search_setup import SearchRequest, prepare_search
+    from rayfed_kd.tuning.search_setup import prepare_search
 
     name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem
-    request = SearchRequest(
-        space, samples, search, scheduler, metric, folder or f"runs/tune-{file_name(name)}"
+    prepared_search = prepare_search(
+        prepared.setting,
+        space,
+        partial(accept_coefficients, prepared),
+        samples=samples,
+        search=search,
+        scheduler=scheduler,
+        metric=metric,
+        folder=folder or f"runs/tune-{file_name(name)}",
     )
-    prepared_search = prepare_search(prepared.setting, request, partial(accept_coefficients, prepared))
     # Before the folder is claimed: without Ray Tune there is to be no search in it.
     with optional_package("tune: Ray Tune", "tune"):
         import rayfed_kd.tuning.ray_tune  # noqa: F401

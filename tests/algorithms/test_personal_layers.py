@@ -52,7 +52,9 @@ def two_weights(method, epochs=1):
     """f(x) = h b x with loss (f - y)^2 / 2 at x = 1: client 0 has y = 2 once, client 1 y = 1 three times."""
     images, labels = np.ones((4, 1), dtype=np.float32), np.array([2, 1, 1, 1])
     train = Split(images, labels)
-    dataset = Dataset(train, None, ("0", "1", "2"), mean=(0.0,), std=(1.0,), name="two", folder=Path())
+    dataset = Dataset(
+        train, None, ("0", "1", "2"), mean=(0.0,), std=(1.0,), name="two", folder=Path(), whole=len(train)
+    )
     partition = Partition.of(
         train=(np.array([0]), np.array([1, 2, 3])), test=(np.zeros(0, np.int64), np.zeros(0, np.int64))
     )

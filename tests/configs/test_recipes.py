@@ -8,7 +8,7 @@ from paths import ROOT
 from runs import run_in_process
 
 from rayfed_kd.algorithms import METHODS
-from rayfed_kd.comparison.checking import resolve_recipes
+from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import read_study
 from rayfed_kd.comparison.study_selection import select_studies
@@ -155,7 +155,7 @@ def test_recipes_of_a_study_are_valid(path):
     """Of the first seed: the others change nothing else."""
     for study in both_versions(path):
         first = study.model_copy(update={"seeds": study.seeds[:1]})
-        for recipe in resolve_recipes(first, plan_runs(first)):
+        for recipe in check_study(first)[1]:
             # One round, and few clients, whose models the server holds side by side.
             one_exchange = path.stem == "one_shot"
             assert recipe.rounds >= 10 or one_exchange or recipe.method.name in ("standalone", "centralized")

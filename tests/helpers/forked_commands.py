@@ -18,7 +18,6 @@ PRELOADED = (
     "matplotlib.backends.backend_agg",
     "rayfed_kd.cli.main",
     "rayfed_kd.experiment.running",
-    "rayfed_kd.experiment.resuming",
     "rayfed_kd.results.charts.partition",
     "rayfed_kd.results.trackers.tensorboard",
     "rayfed_kd.setting.blueprint",

@@ -405,7 +405,7 @@ def search_in_process(
     from rayfed_kd.cluster.ray_backend import placement
     from rayfed_kd.experiment.engines import InProcess
     from rayfed_kd.experiment.running import run_prepared
-    from rayfed_kd.results.study_console import Work
+    from rayfed_kd.results.console import Work
     from rayfed_kd.tuning import trial as trials
     from rayfed_kd.tuning.ray_tune import ROUND, VALUE, Proposals, Recorder
 

@@ -17,6 +17,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.yaml_documents import load_yaml
 
 FOLDER = Path(__file__).parent
+PrintedValue = tuple[float | None, float | None]  # mean and deviation as printed
 _VALUES = ("metric", "mean", "std")
 
 
@@ -52,28 +53,24 @@ def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dic
     return chosen
 
 
-def published_lines(paper: str, table: str, where: Mapping[str, Any]) -> list[dict[str, Any]]:
+def published_lines(paper: str, table: str, where: Mapping[str, Any]) -> dict[str, dict[str, PrintedValue]]:
     """A paper's table with one line per system.
 
     Args:
         paper, table, where: as `published_rows` takes them.
 
-    Returns: {"label": str, "values": metric -> (mean or None, std or None)} each. The label is the system's
-        name with the keys that tell it from others, but for those of `where`.
+    Returns: label -> metric -> (mean or None, std or None). The label is the system's name with the keys that
+        tell it from others, but for those of `where`.
 
     Raises:
         RecipeError: as `published_rows`.
     """
-    lines: dict[str, dict[str, Any]] = {}
+    lines: dict[str, dict[str, PrintedValue]] = {}
     for row in published_rows(paper, table, where):
         keys = [f"{k} {v}" for k, v in row.items() if k not in (*_VALUES, "method", "more_than", *where)]
         label = ", ".join([str(row.get("method", "")), *keys]).strip(", ")
-        line = lines.setdefault(label, {"label": label, "values": {}})
-        line["values"][row.get("metric", "value")] = (row.get("mean"), row.get("std"))
-    return list(lines.values())
-
-
-PrintedValue = tuple[float | None, float | None]  # mean and deviation as printed
+        lines.setdefault(label, {})[row.get("metric", "value")] = (row.get("mean"), row.get("std"))
+    return lines
 
 
 class PaperRows:
@@ -92,8 +89,8 @@ class PaperRows:
 
     def __init__(self, published: Published, study: Study) -> None:
         self.published, self._runs = published, {run.label: run for run in study.runs}
-        self.lines: list[dict[str, Any]] = published_lines(published.paper, published.table, published.where)
-        metrics = {metric for line in self.lines for metric in line["values"]}
+        self.lines = published_lines(published.paper, published.table, published.where)
+        metrics = {metric for values in self.lines.values() for metric in values}
         self.metric = published.metric or (metrics.pop() if len(metrics) == 1 else None)
 
     def value(self, label: str, model: str) -> PrintedValue | None:
@@ -109,12 +106,7 @@ class PaperRows:
         if (rows and label not in rows) or (models and model not in models):
             return None
         name = link.get(model) if isinstance(link, dict) else link
-        values: list[PrintedValue] = [
-            line["values"][self.metric]
-            for line in self.lines
-            if line["label"] == name and self.metric in line["values"]
-        ]
-        return values[0] if values else None
+        return None if name is None or self.metric is None else self.lines.get(name, {}).get(self.metric)
 
 
 def printed_text(value: PrintedValue) -> str:

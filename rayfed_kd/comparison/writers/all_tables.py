@@ -84,11 +84,8 @@ def published_tables(comparison: Comparison) -> list[TextTable]:
             _published_heading(comparison, paper),
             ("system", "as printed"),
             [
-                (
-                    line["label"],
-                    ", ".join(f"{m} {printed_text(value)}" for m, value in line["values"].items()),
-                )
-                for line in paper.lines
+                (label, ", ".join(f"{m} {printed_text(value)}" for m, value in values.items()))
+                for label, values in paper.lines.items()
             ],
             left=2,
         )
@@ -105,10 +102,11 @@ def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
     agreement = comparison.agreement(paper)
     if agreement is None:
         return heading
+    rows, tau = agreement
+    ours = metric_title(published.ours or comparison.headline)
     return (
-        f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our "
-        f"{metric_title(agreement.metric)}, {agreement.statistic}, over {agreement.rows} rows: "
-        f"{agreement.tau:.2f}"
+        f"{heading}; rank correlation (Kendall's tau-b) of {paper.metric} against our {ours}, "
+        f"{published.statistic}, over {rows} rows: {tau:.2f}"
     )
 
 
@@ -187,11 +185,7 @@ def read_table_line(line: str) -> list[str]:
 
 def _table(table: TextTable) -> list[str]:
     rule = ["---"] * len(table.header)
-    return [_table_line(row) for row in (table.header, rule, *table.rows)]
-
-
-def _table_line(parts: Sequence[str]) -> str:
-    return f"| {' | '.join(map(escaped, parts))} |"
+    return [f"| {' | '.join(map(escaped, row))} |" for row in (table.header, rule, *table.rows)]
 
 
 # Column -> the cost in `Cost`.
@@ -225,11 +219,11 @@ def cost_columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     def totals(of: Callable[[Sequence[RunTotals]], str]) -> Callable[[Row], str]:
         return lambda row: of(list(comparison.seed_totals(row[0]).values()))
 
-    shown = {title: totals(partial(_sent, name)) for title, name in SENT.items()}
+    shown = {title: totals(partial(_spent, name)) for title, name in SENT.items()}
     if _has_codec(comparison):
         shown |= {f"without codec: {title}": totals(partial(_raw, name)) for title, name in SENT.items()}
     if comparison.has_clock:
-        shown["simulated s"] = totals(_simulated)
+        shown["simulated s"] = totals(partial(_spent, "sim_s"))
     if comparison.study.totals:
         shown[FASTEST] = totals(lambda runs: f"{min(r.cost.wall_s for r in runs):,.1f}" if runs else "")
     if comparison.study.target is not None:
@@ -240,22 +234,15 @@ def cost_columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     return shown
 
 
-def _sent(name: AxisName, runs: Sequence[RunTotals]) -> str:
-    return _mean_text([getattr(run.cost, name) / MIB for run in runs])
+def _spent(name: AxisName, runs: Sequence[RunTotals]) -> str:
+    return _mean_text(name, [getattr(run.cost, name) for run in runs])
 
 
 def _raw(name: AxisName, runs: Sequence[RunTotals]) -> str:
     """Bytes without a codec, and in brackets how many times as much as what was sent, where they differ."""
-    raw = [getattr(run.raw, name) / MIB for run in runs]
-    sent = [getattr(run.cost, name) / MIB for run in runs]
-    if not sum(sent) or sum(raw) == sum(sent):
-        return _mean_text(raw)
-    return f"{_mean_text(raw)} (x {sum(raw) / sum(sent):.3g})"
-
-
-def _simulated(runs: Sequence[RunTotals]) -> str:
-    seconds = [run.cost.sim_s for run in runs if run.cost.sim_s is not None]
-    return f"{statistics.fmean(seconds):,.1f}" if seconds else ""
+    raw, sent = [getattr(run.raw, name) for run in runs], [getattr(run.cost, name) for run in runs]
+    text = _mean_text(name, raw)
+    return f"{text} (x {sum(raw) / sum(sent):.3g})" if sum(sent) and sum(raw) != sum(sent) else text
 
 
 def _has_codec(comparison: Comparison) -> bool:
@@ -263,8 +250,13 @@ def _has_codec(comparison: Comparison) -> bool:
     return any(totals.raw.bytes != totals.cost.bytes for totals in comparison.totals.values())
 
 
-def _mean_text(values: Sequence[float]) -> str:
-    return number_text(statistics.fmean(values)) if values else ""
+def _mean_text(name: AxisName, costs: Sequence[float | None]) -> str:
+    """The mean of what is known of some costs, in their axis' unit."""
+    known = [cost / AXES[name].unit for cost in costs if cost is not None]
+    if not known:
+        return ""
+    mean = statistics.fmean(known)
+    return number_text(mean) if AXES[name].unit == MIB else f"{mean:,.1f}"
 
 
 def _rounds_text(rounds: Sequence[float | None]) -> str:
@@ -276,12 +268,7 @@ def _rounds_text(rounds: Sequence[float | None]) -> str:
 
 
 def _target_text(comparison: Comparison, name: AxisName, row: Row) -> str:
-    unit = AXES[name].unit
-    reached = [cost / unit for cost in comparison.costs(row)[name] if cost is not None]
-    if not reached:
-        return ""
-    mean = statistics.fmean(reached)
-    return number_text(mean) if unit == MIB else f"{mean:,.1f}"
+    return _mean_text(name, comparison.costs(row)[name])
 
 
 def number_text(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
-from rayfed_kd.comparison.differences import Row
+from rayfed_kd.comparison.differences import Difference, Row
 from rayfed_kd.results.schemas import EPSILONS
 
 CHANGED = "changed"  # of the schema's metadata
@@ -38,9 +38,8 @@ def comparison_table(comparison: Comparison) -> pa.Table:
                 records.append(_record(row, metric, statistic, values))
         difference, baseline = comparison.difference(row), comparison.baseline(row)
         if difference is not None and baseline is not None:
-            values = list(difference.by_seed.values())
-            record = _record(row, comparison.headline, f"difference to {baseline[0]}", values)
-            records.append(record | {"low": difference.low, "high": difference.high})
+            what = f"difference to {baseline[0]}"
+            records.append(_difference_record(row, comparison.headline, what, difference))
         if comparison.has_relative_changes():
             changes = comparison.relative_changes(row)
             records.append(_record(row, "accuracy", "relative change", changes))
@@ -54,9 +53,8 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         ]
     for judged in comparison.judged_claims():
         if judged.difference is not None:
-            values = list(judged.difference.by_seed.values())
-            record = _record(judged.higher, judged.metric, f"claim: {judged.claim.says}", values)
-            records.append(record | {"low": judged.difference.low, "high": judged.difference.high})
+            what = f"claim: {judged.claim.says}"
+            records.append(_difference_record(judged.higher, judged.metric, what, judged.difference))
     return pa.Table.from_pylist(records).replace_schema_metadata(
         {CHANGED: ", ".join(comparison.study.changes)}
     )
@@ -94,3 +92,8 @@ def _record(row: Row, metric: str, statistic: str, values: Sequence[float]) -> d
         "low": None,
         "high": None,
     }
+
+
+def _difference_record(row: Row, metric: str, statistic: str, difference: Difference) -> dict[str, Any]:
+    values = list(difference.by_seed.values())
+    return _record(row, metric, statistic, values) | {"low": difference.low, "high": difference.high}

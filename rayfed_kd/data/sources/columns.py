@@ -91,7 +91,7 @@ class Numbers:
     missing: Array
     scale: str
 
-    def of(self, rows: Array) -> Numbers:
+    def __getitem__(self, rows: Array) -> Numbers:
         """Those of some rows, [n] bool."""
         return Numbers(self.values[rows], self.missing[rows], self.scale)
 

@@ -79,8 +79,17 @@ def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
     Raises: DataError that says what is wrong where, and which key reads it.
     """
     _check_beginning(file, form)
-    reading = arrow_csv.ReadOptions(encoding=form.encoding)
-    parsing = arrow_csv.ParseOptions(delimiter=form.separator, newlines_in_values=True)
+    bad = list[Any]()
+
+    def collect(row: Any) -> str:
+        bad.append(row)
+        return "skip"
+
+    # With threads no row has a number.
+    reading = arrow_csv.ReadOptions(encoding=form.encoding, use_threads=False)
+    parsing = arrow_csv.ParseOptions(
+        delimiter=form.separator, newlines_in_values=True, invalid_row_handler=collect
+    )
     missing = [*arrow_csv.ConvertOptions().null_values, *form.null_values]
     types = {name: pa.string() for name in texts}
     try:
@@ -90,9 +99,13 @@ def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
         table = arrow_csv.read_csv(file, reading, parsing, converting)
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        _check_rows(file, form)
         raise DataError(f"{file}: not readable as CSV ({_printable(str(error))})") from None
     _check_separator(file, form, names)
+    if bad:
+        raise DataError(
+            f"{file}, row {bad[0].number - 1}: {bad[0].actual_columns} values for {bad[0].expected_columns} "
+            f"columns: {_printable(bad[0].text)}"
+        )
     for place, column in enumerate(table.columns):
         if pa.types.is_binary(column.type):  # Arrow's word for texts that are not of the encoding
             _refuse_bytes(file, names[place], column)
@@ -156,31 +169,6 @@ def _check_separator(file: Path, form: CsvForm, names: Sequence[str]) -> None:
                 f"{file}: one column, {shown(names[0])}, with data.separator={shown(form.separator)}; "
                 f"data.separator={shown(other)} divides it into {names[0].count(other) + 1}"
             )
-
-
-def _check_rows(file: Path, form: CsvForm) -> None:
-    """Raises: DataError for the first row that has more or fewer values than there are names."""
-    bad = list[Any]()
-
-    def collect(row: Any) -> str:
-        bad.append(row)
-        return "skip"
-
-    reading = arrow_csv.ReadOptions(
-        encoding=form.encoding, use_threads=False
-    )  # with threads no row has a number
-    parsing = arrow_csv.ParseOptions(
-        delimiter=form.separator, newlines_in_values=True, invalid_row_handler=collect
-    )
-    try:
-        _check_separator(file, form, arrow_csv.read_csv(file, reading, parsing).column_names)
-    except (pa.ArrowException, OSError, UnicodeError):
-        return
-    if bad:
-        raise DataError(
-            f"{file}, row {bad[0].number - 1}: {bad[0].actual_columns} values for {bad[0].expected_columns} "
-            f"columns: {_printable(bad[0].text)}"
-        )
 
 
 def _check_quotes(file: Path, table: pa.Table) -> None:

@@ -94,14 +94,10 @@ def number_column(
         _check_finite(file, where, numbers, gaps=gaps)
         if numbers.scale != (every or [numbers])[0].scale and what != NOTHING:
             raise DataError(f"{file}: {where} has {numbers.scale}, in {read.files[0]} {every[0].scale}")
+        if every and numbers.values.shape[1] != every[0].values.shape[1]:
+            raise DataError(f"{file}: {where} has lists of another length than in {read.files[0]}")
         every.append(numbers)
-    if len(every) > 1:
-        if every[0].values.shape[1] != every[1].values.shape[1]:
-            raise DataError(f"{read.files[1]}: {where} has lists of another length than in {read.files[0]}")
-        return every[0], every[1]
-    if read.test_rows is None:
-        return every[0], None
-    return every[0].of(~read.test_rows), every[0].of(read.test_rows)
+    return read.parts(every)
 
 
 def _check_finite(file: Path, where: str, numbers: Numbers, *, gaps: bool) -> None:

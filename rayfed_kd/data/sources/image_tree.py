@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rayfed_kd.errors import DataError, in_words, nearest, shortened, shown
+from rayfed_kd.errors import DataError, did_you_mean, in_words, shortened, shown
 
 # Those of torchvision.datasets.ImageFolder.
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
@@ -71,10 +71,9 @@ def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
     if test_name is not None:
         tested = _files_by_class(folder / test_name, _folders(folder / test_name), left_out, empty=True)
         if beyond := sorted(set(tested) - set(trained)):
-            near = nearest(beyond[0], trained)
             raise DataError(
                 f"{folder / test_name}: the class {beyond[0]} has no folder in {folder / train_name}."
-                f"{f' Did you mean {near}?' if near else ''}"
+                f"{did_you_mean(beyond[0], trained)}"
             )
     if left_out:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))

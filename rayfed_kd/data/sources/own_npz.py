@@ -15,7 +15,7 @@ from pydantic import Field
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.sources.classes import Labels, number_classes
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file, with_test
-from rayfed_kd.errors import DataError, RecipeError, nearest, shortened, shown
+from rayfed_kd.errors import DataError, RecipeError, did_you_mean, shortened, shown
 from rayfed_kd.recipe.roles import data_source
 
 GREY_OR_COLOUR = (1, 3)
@@ -79,11 +79,10 @@ def _opened(path: Path) -> Iterator[Mapping[str, Array]]:
 
 def _array(path: Path, arrays: Mapping[str, Array], key: str) -> Array:
     if key not in arrays:
-        near = nearest(key, arrays)
-        hint = f" Did you mean {near}?" if near else ""
         keys = shortened(", ".join(arrays), 300)
         raise DataError(
-            f"{path}: no array {shown(key)}; there are {keys}: data.images and such name them.{hint}"
+            f"{path}: no array {shown(key)}; there are {keys}: data.images and such name them."
+            f"{did_you_mean(key, arrays)}"
         )
     return arrays[key]
 

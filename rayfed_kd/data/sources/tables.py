@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from rayfed_kd.data.dataset import Array, RawDataset, Split
 from rayfed_kd.data.sources.classes import PLAIN_NUMBER, Labels, number_classes
 from rayfed_kd.data.sources.columns import (
     CATEGORIES,
+    Numbers,
     codes_in,
     distinct_values,
     meaning,
@@ -25,7 +27,7 @@ from rayfed_kd.data.sources.columns import (
 )
 from rayfed_kd.data.sources.csv_files import CsvForm, read_csv
 from rayfed_kd.data.sources.own_images import held_out_rows
-from rayfed_kd.errors import DataError, nearest, shortened, shown
+from rayfed_kd.errors import DataError, did_you_mean, shortened, shown
 from rayfed_kd.recipe.sample_shapes import Shape
 
 # Of a column that a partition may go by: beyond it a column tells samples apart rather than groups them.
@@ -33,6 +35,9 @@ MOST_VALUES = 10_000
 # pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
 PADDED = r"^\s*-?0\d"  # a code, as 01: another one than 1
+
+
+Known = TypeVar("Known", Array, Numbers)  # of each row
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class LabelledTables:
     test_rows: Array | None
     notes: list[str] = field(default_factory=list)
 
-    def parts(self, values: Sequence[Array]) -> tuple[Array, Array | None]:
+    def parts(self, values: Sequence[Known]) -> tuple[Known, Known | None]:
         """What is known of each file's rows, divided into training and test samples."""
         if len(values) > 1:
             return values[0], values[1]
@@ -134,8 +139,6 @@ def read_table(
         present(file, table, name, option)
     if table.num_rows == 0:
         raise DataError(f"{file}: no rows below the names of columns")
-    for name in (label, *clients):
-        column_of(file, table, name)
     codes = [name for name in (label, *clients) if pa.types.is_integer(table.schema.field(name).type)]
     if codes and not is_parquet(file):
         # Arrow reads 01 as the number 1; where there are such codes, the column's cells are texts.
@@ -183,8 +186,7 @@ def _written_schema(stored: pq.ParquetFile) -> pa.Schema | None:
 def present(file: Path, table: pa.Table, name: str, option: str) -> None:
     """Raises: DataError naming the recipe's key `option` if there is no column of this name."""
     if name not in table.column_names:
-        near = nearest(name, table.column_names)
-        hint = f" Did you mean {near}?" if near else ""
+        hint = did_you_mean(name, table.column_names)
         columns = shortened(", ".join(name or "''" for name in table.column_names), 300)
         if any(map(PLAIN_NUMBER.fullmatch, table.column_names)):
             hint = " The first line of a CSV file has the names of its columns."

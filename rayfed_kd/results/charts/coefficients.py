@@ -26,20 +26,22 @@ Points = Mapping[str, Sequence[tuple[Any, float]]]  # a key of `LOOKS` -> (coeff
 
 
 @dataclass(frozen=True)
-class CoefficientAxis:
-    """A coefficient's axis, and where a value lies on it.
+class CoefficientPanel:
+    """A coefficient's axis, where a value lies on it, and the trials' points.
 
     Attributes:
         key: the recipe key.
         kind: uniform, loguniform, randint, or choice, whose values lie at 0, 1, ...
         values: of a choice all of them, else both ends.
         names: of the values.
+        points: of the trials that have a value.
     """
 
     key: str
     kind: str
     values: Sequence[Any]
     names: Sequence[str]
+    points: Points
 
     def place(self, value: Any) -> float:
         """Where a value lies, in the coefficient's own units; of a choice the value's number."""
@@ -52,20 +54,20 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def coefficients_figure(panels: Sequence[tuple[CoefficientAxis, Points]], metric: str) -> Figure:
+def coefficients_figure(panels: Sequence[CoefficientPanel], metric: str) -> Figure:
     """Every trial's best value against each coefficient: finished trials filled, others hollow.
 
     Args:
-        panels: each coefficient with its points, in order; there is at least one point.
+        panels: one for each coefficient, in order; there is at least one point.
         metric: what was searched for.
     """
     columns = min(PER_ROW, len(panels))
     lines = -(-len(panels) // columns)
     figure = Figure(figsize=(3.4 * columns + 0.6, 3.2 * lines), layout="constrained")
-    for number, (axis, points) in enumerate(panels, start=1):
+    for number, panel in enumerate(panels, start=1):
         axes = figure.add_subplot(lines, columns, number)
-        _draw_scatter(axes, axis, points)
-        axes.set_xlabel(axis.key)
+        _draw_scatter(axes, panel)
+        axes.set_xlabel(panel.key)
         axes.grid(alpha=0.3)
         if number % columns == 1 or columns == 1:
             axes.set_ylabel(f"best {metric} (%)")
@@ -74,28 +76,27 @@ def coefficients_figure(panels: Sequence[tuple[CoefficientAxis, Points]], metric
     return figure
 
 
-def _draw_scatter(axes: Axes, axis: CoefficientAxis, points: Points) -> None:
+def _draw_scatter(axes: Axes, panel: CoefficientPanel) -> None:
     """Draw best values (%) against one coefficient: stopped and failed trials hollow, the best ringed.
 
     Args:
         axes: where to draw.
-        axis: the coefficient.
-        points: of the trials that have a value.
+        panel: the coefficient.
     """
     for name, (colour, filled, size) in LOOKS.items():
-        if points.get(name):
-            places = [axis.place(value) for value, _ in points[name]]
-            percents = [percent for _, percent in points[name]]
+        if points := panel.points.get(name):
+            places = [panel.place(value) for value, _ in points]
+            percents = [percent for _, percent in points]
             face = colour if filled else "none"
             axes.scatter(places, percents, s=size, facecolors=face, edgecolors=colour, label=name)
-    low, high = (-0.3, len(axis.names) - 0.7) if axis.kind == "choice" else axis.values
-    if axis.kind == "choice":
-        axes.set_xticks(range(len(axis.names)), axis.names)
-    if axis.kind == "randint":
+    low, high = (-0.3, len(panel.names) - 0.7) if panel.kind == "choice" else panel.values
+    if panel.kind == "choice":
+        axes.set_xticks(range(len(panel.names)), panel.names)
+    if panel.kind == "randint":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     # Four percent of the axis, so that no point lies on its edge.
-    if axis.kind == "loguniform":
-        make_logarithmic(axes, axis.values)
+    if panel.kind == "loguniform":
+        make_logarithmic(axes, panel.values)
         axes.set_xlim(low * (low / high) ** 0.04, high * (high / low) ** 0.04)
     else:
         axes.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low))

@@ -143,12 +143,6 @@ def test_unknown_option_of_a_source_is_told():
         load_dataset("synthetic", options={"sampels": 3})
 
 
-@pytest.mark.parametrize("fraction", [0, -0.1, 1.5])
-def test_fraction_out_of_range_is_refused(fraction):
-    with pytest.raises(RecipeError, match=r"data.fraction: .* is not above 0 and at most 1"):
-        load_dataset("digits", fraction=fraction)
-
-
 def test_fraction_leaves_the_test_set_whole():
     options = {"samples": 40, "test_samples": 30, "classes": 2}
     data = load_dataset("synthetic", fraction=0.5, options=options)

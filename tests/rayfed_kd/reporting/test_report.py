@@ -25,10 +25,9 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.reporting.page import report as write_report
-from rayfed_kd.reporting.pictures import lines_picture
 from rayfed_kd.reporting.reading import read_sources
 from rayfed_kd.reporting.run_sections import _command
-from rayfed_kd.reporting.sections import series_curves
+from rayfed_kd.reporting.sections import lines_picture, series_curves
 from rayfed_kd.reporting.study_sections import _headline, against_section
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.schemas import SCHEMAS

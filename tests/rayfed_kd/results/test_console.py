@@ -9,8 +9,7 @@ import pytest
 from waiting import wait_until
 
 from rayfed_kd.results.console import RunConsole, format_bytes
-from rayfed_kd.results.screen import Screen, fitting
-from rayfed_kd.results.time_left import clock_text, seconds_left
+from rayfed_kd.results.screen import Screen, clock_text, fitting, seconds_left
 
 EVENT = {
     "round": 3,

@@ -12,7 +12,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.experiment.resumability import check_unused
 from rayfed_kd.results import folder as run_folders
-from rayfed_kd.results.folder import DESCRIPTION, begin_run, continue_run
+from rayfed_kd.results.folder import DESCRIPTION, write_description
 
 DEVICES = {"clock": {"name": "lognormal"}}
 
@@ -28,12 +28,12 @@ def prepared(folder, **changes):
 def begin(folder, **changes):
     ready = prepared(folder, **changes)
     check_unused(folder)
-    begin_run(folder, ready.recipe, ready.setting, "local")
+    write_description(folder, ready.recipe, ready.setting, "local", resume=False)
 
 
 def go_on(folder, **changes):
     ready = prepared(folder, **changes)
-    continue_run(folder, ready.recipe, ready.setting, "local")
+    write_description(folder, ready.recipe, ready.setting, "local", resume=True)
 
 
 def killed_at(monkeypatch, name, start):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rayfed_kd.results.study_console import StudyConsole, Work
+from rayfed_kd.results.console import StudyConsole, Work
 
 
 def test_time_left_goes_by_all_rounds_of_all_runs():

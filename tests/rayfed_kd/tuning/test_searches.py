@@ -23,7 +23,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import TableWriter
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 from rayfed_kd.tuning.search_result import SearchResult, TrialResult, result_of_search, write_search_result
-from rayfed_kd.tuning.search_setup import SearchRequest, prepare_search
+from rayfed_kd.tuning.search_setup import prepare_search
 from rayfed_kd.tuning.space import read_space
 from rayfed_kd.tuning.trial import TrialRun
 from rayfed_kd.tuning.tune import accept_coefficients
@@ -45,10 +45,9 @@ def space_file(folder, keys=KEYS, **more):
 
 def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=None, **more):
     prepared = prepare(RECIPE, overrides)
-    wanted = SearchRequest(
-        space_file(folder, keys, **more), samples, search, "asha", metric, folder / "search"
-    )
-    return prepare_search(prepared.setting, wanted, partial(accept_coefficients, prepared))
+    path, accept = space_file(folder, keys, **more), partial(accept_coefficients, prepared)
+    asked = {"samples": samples, "search": search, "metric": metric, "folder": folder / "search"}
+    return prepare_search(prepared.setting, path, accept, **asked)
 
 
 @pytest.mark.parametrize(
@@ -144,16 +143,15 @@ def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
     prepared = prepare(RECIPE)
     path = space_file(tmp_path / "b", samples=4)
     for samples, expected in ((None, 4), (2, 2)):
-        wanted = SearchRequest(path, samples, "random", "fifo", None, tmp_path)
-        assert prepare_search(prepared.setting, wanted, lambda coefficients: None).trials == expected
+        search = prepare_search(prepared.setting, path, lambda c: None, samples=samples, folder=tmp_path)
+        assert search.trials == expected
 
 
 def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(tmp_path):
     setting, path = prepare(RECIPE).setting, space_file(tmp_path, metric="amp/student")
     for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
-        wanted = SearchRequest(path, None, "random", "asha", asked, tmp_path)
         with pytest.raises(RecipeError) as caught:
-            prepare_search(setting, wanted, lambda coefficients: None)
+            prepare_search(setting, path, lambda coefficients: None, metric=asked, folder=tmp_path)
         said = str(caught.value).removeprefix(f"{tmp_path}/")
         assert said == f"{named}metric 'amp/student': this recipe evaluates global, oca."
 

@@ -19,7 +19,7 @@ from rayfed_kd.data.sources.classes import by_value
 from rayfed_kd.data.sources.columns import plain_table
 from rayfed_kd.data.sources.image_tree import SUFFIXES
 from rayfed_kd.data.sources.tables import class_labels
-from rayfed_kd.errors import DataError, in_words, nearest, shortened
+from rayfed_kd.errors import DataError, did_you_mean, in_words, shortened
 
 Names = tuple[str, ...] | None
 IMAGE_COLUMNS = ("image", "img")
@@ -107,11 +107,9 @@ def _column(file: Path, columns: Sequence[str], expected: Sequence[str], option:
     for name in expected:
         if name in columns:
             return name
-    near = nearest(expected[0], columns)
-    hint = f" Did you mean {near}?" if near else ""
     raise DataError(
         f"{file}: the columns are {', '.join(columns)}; expected {' or '.join(expected)} "
-        f"(the sources parquet and arrow take any other by {option}).{hint}"
+        f"(the sources parquet and arrow take any other by {option}).{did_you_mean(expected[0], columns)}"
     )
 
 

@@ -8,9 +8,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.results.charts.drawn_partition import DrawnPartition
 from rayfed_kd.results.charts.figure import save_figure
-from rayfed_kd.results.charts.partition import bubble_figure
+from rayfed_kd.results.charts.partition import DrawnPartition, bubble_figure
 
 NONE = np.zeros(0, dtype=np.int64)
 

@@ -8,9 +8,9 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rayfed_kd.results.schemas import SCHEMAS
-from rayfed_kd.results.trackers.scalars import round_scalars
 from rayfed_kd.results.trackers.tensorboard import TensorBoard
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun
+from rayfed_kd.results.trackers.tracking import round_scalars
 
 ROW = dict.fromkeys(SCHEMAS["rounds"].names) | {"client_s": 2.0, "bytes_up": 10, "cohort": 4}
 METRICS = [
