@@ -161,6 +161,12 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {near}?" if near else ""
 
 
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What differs, as `KEY was OLD, is NEW` for each key of `after`; empty if nothing does."""
+    changed = {key: value for key, value in after.items() if value != before.get(key)}
+    return "; ".join(f"{key} was {before.get(key)}, is {value}" for key, value in changed.items())
+
+
 def quoted(label: str) -> str:
     """A label among others, in quotes if it has a comma of its own."""
     return f'"{label}"' if "," in label else label

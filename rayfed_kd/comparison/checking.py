@@ -10,7 +10,7 @@ from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Study, TargetRun, check_names
-from rayfed_kd.errors import RecipeError, naming, quoted
+from rayfed_kd.errors import RecipeError, changes, naming, quoted
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
@@ -188,10 +188,5 @@ def _check_published(study: Study) -> None:
 def _check_finished_run(run: PlannedRun, recipe: Recipe) -> None:
     """Refuse a finished run of another recipe: it would stand in the table under a wrong label."""
     finished = begun_recipe(run.folder, recipe).model_dump(exclude=NOT_COMPARED)
-    planned = recipe.model_dump(exclude=NOT_COMPARED)
-    changed = [key for key in planned if planned[key] != finished[key]]
-    if changed:
-        differences = "; ".join(f"{key} was {finished[key]}, is {planned[key]}" for key in changed)
-        raise RecipeError(
-            f"{run.folder} holds another run: {differences}. Give another --folder, or remove it"
-        )
+    if changed := changes(finished, recipe.model_dump(exclude=NOT_COMPARED)):
+        raise RecipeError(f"{run.folder} holds another run: {changed}. Give another --folder, or remove it")

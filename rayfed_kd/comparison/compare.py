@@ -140,8 +140,7 @@ class ComparisonResult:
     def __str__(self) -> str:
         return render_markdown(self.comparison)
 
-    def _repr_markdown_(self) -> str:
-        return str(self)
+    _repr_markdown_ = __str__
 
 
 def compare(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -86,9 +86,6 @@ class ClientParts(Sequence[Array]):
         client = range(len(self))[place]
         part: Array = self.indices[self.offsets[client] : self.offsets[client + 1]]
         return part
-
-    def __iter__(self) -> Iterator[Array]:
-        return map(self.__getitem__, range(len(self)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClientParts):

@@ -39,9 +39,7 @@ class SearchMetric:
 
         Returns: the value, an accuracy in [0, 1]; None if the evaluation has none that is finite.
         """
-        if self.model not in rows_by_model:
-            return None
-        value: float | None = rows_by_model[self.model].get(self.name)
+        value: float | None = rows_by_model.get(self.model, {}).get(self.name)
         return value
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.data.decoding import decoding_told
-from rayfed_kd.errors import RecipeError, RunError, naming
+from rayfed_kd.errors import RecipeError, RunError, changes, naming
 from rayfed_kd.experiment.engines import Launcher, make_launcher
 from rayfed_kd.experiment.header import describe_run
 from rayfed_kd.experiment.preparation import Prepared, find_own_modules, make_ready, method_location
@@ -158,11 +158,9 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
             "the command that started it works again"
         )
     begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
-    before, after = begun.model_dump(), recipe.model_dump()
-    changed = [key for key in before if key not in CHANGEABLE and before[key] != after[key]]
-    if changed:
-        shown = "; ".join(f"{key} was {before[key]}, is {after[key]}" for key in changed)
-        raise RecipeError(f"{folder}: {shown}. On resuming only {', '.join(CHANGEABLE)} may change")
+    before, after = (one.model_dump(exclude={*CHANGEABLE}) for one in (begun, recipe))
+    if changed := changes(before, after):
+        raise RecipeError(f"{folder}: {changed}. On resuming only {', '.join(CHANGEABLE)} may change")
     differing = changed_packages(folder)
     if differing and not anyway:
         raise RecipeError(

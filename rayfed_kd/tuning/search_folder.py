@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from rayfed_kd import files
-from rayfed_kd.errors import DataError, RecipeError, naming, shortened
+from rayfed_kd.errors import DataError, RecipeError, changes, naming, shortened
 from rayfed_kd.experiment.judging import SearchMetric
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
@@ -69,13 +69,13 @@ class SearchSettings:
         """
         # Through YAML and back, as the other's were: tuples become lists, for example.
         new = load_yaml(yaml_text(asdict(self)))
-        changed = [
-            f"{name}{key} was {old.get(key)}, is {value}"
-            for name, old, now in (("", other, new), ("recipe.", other["recipe"], new.pop("recipe")))
-            for key, value in now.items()
-            if value != old.get(key) and not (name and key in EXECUTION)
-        ]
-        return "; ".join(changed)
+        return changes(_decisive(other), _decisive(new))
+
+
+def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, and each key of the recipe but those of where and how safely trials run."""
+    keys = {f"recipe.{key}": value for key, value in settings["recipe"].items() if key not in EXECUTION}
+    return {key: value for key, value in settings.items() if key != "recipe"} | keys
 
 
 def _read_settings(file: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pyarrow import csv as arrow_csv
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array
+from rayfed_kd.data.sources.columns import distinct_values
 from rayfed_kd.errors import DataError, RecipeError, shortened, shown
 
 Separator = Annotated[str, Field(min_length=1, max_length=1, description="between the columns of a CSV file")]
@@ -206,13 +207,12 @@ def stray_text(
         numbers: the column holds numbers in another file, so that every text is one too many.
     Returns: row from 0, text, "number" or "time", and which key reads such texts; None: texts are texts.
     """
-    encoded = pa.concat_arrays([pa.array([], column.type), *column.chunks]).dictionary_encode()
-    texts, places = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
+    texts, places = distinct_values(column)
     plain = _matches(texts, NUMBER.format(re.escape(form.decimal)))
     other = _matches(texts, NUMBER.format("," if form.decimal == "." else re.escape(".")))
     spelt = plain | other | _matches(texts, GROUPED)
     filled = np.array([bool(text.strip()) for text in texts], bool)
-    counts = np.bincount(places[places >= 0], minlength=len(texts))
+    counts = np.bincount(places, minlength=len(texts))
     times, kind = np.array([is_time(text) for text in texts], bool), "number"
     if 2 * counts[times].sum() > counts[filled].sum():
         plain, spelt, kind = times, times, "time"
@@ -220,7 +220,7 @@ def stray_text(
     most = numbers or marker or 2 * counts[spelt].sum() >= counts[filled].sum()
     if not most or not (filled & ~plain).any():
         return None
-    row = int(np.flatnonzero(np.append(filled & ~plain, False)[places])[0])
+    row = int(np.flatnonzero((filled & ~plain)[places])[0])
     text, keys = texts[places[row]], list[str]()
     if other[places[row]] and kind == "number":
         keys.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')}")
