@@ -21,7 +21,7 @@ fedproto fedprox fedrep fedtgp fml kdia lg_fedavg moon pfedsd qffl standalone
 """
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_120, 26_000),
+    PACKAGE: (31_090, 26_000),
     ("cluster",): (4_800, 4_100),
     ("tests",): (35_300, 30_000),
 }

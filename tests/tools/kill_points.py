@@ -372,7 +372,7 @@ def replace_slow_parts() -> None:
     import rayfed_kd.tuning.tune
     from rayfed_kd.comparison.writers import pictures
     from rayfed_kd.results import folder
-    from rayfed_kd.results.charts import bars, coefficients, drawn_partition, images, lines, partition
+    from rayfed_kd.results.charts import bars, coefficients, images, lines, partition
     from rayfed_kd.tuning import search_result
 
     torch.set_num_threads(1)
@@ -383,7 +383,7 @@ def replace_slow_parts() -> None:
     rayfed_kd.tuning.tune._search_on_ray = search_in_process
     os.fsync = lambda descriptor: None  # a kill loses nothing that was written, only a power cut does
     Figure.savefig = lambda self, path, **options: Path(path).write_bytes(white_dot())  # type: ignore[method-assign,assignment]
-    for module in (bars, coefficients, images, lines, partition, drawn_partition, pictures, search_result):
+    for module in (bars, coefficients, images, lines, partition, pictures, search_result):
         for name in vars(module):
             if name.endswith("_figure") and name != "save_figure":
                 setattr(module, name, lambda *arguments, **options: Figure())
