@@ -21,9 +21,9 @@ fedproto fedprox fedrep fedtgp fml kdia lg_fedavg moon pfedsd qffl standalone
 """
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (31_090, 26_000),
+    PACKAGE: (30_950, 26_000),
     ("cluster",): (4_800, 4_100),
-    ("tests",): (35_300, 30_000),
+    ("tests",): (35_290, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {
