@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rayfed_kd.protocol import ClientContext, MethodOptions, Replies, ServerContext
-from rayfed_kd.toolbox.by_class.telling import TellingOnce, Told
+from rayfed_kd.toolbox.averaging import TellingOnce, Told
 
 
 class Options(MethodOptions):

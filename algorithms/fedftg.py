@@ -40,14 +40,13 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.averaging import AveragingOptions, new_model
+from rayfed_kd.toolbox.averaging import AveragingOptions, TellingOnce, Told, new_model
 from rayfed_kd.toolbox.by_class.means import (
     ClassWeights,
     class_shares,
     proportional_labels,
     weighted_by_class,
 )
-from rayfed_kd.toolbox.by_class.telling import TellingOnce, Told
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.ensembles import Ensemble
 from rayfed_kd.toolbox.generation import GeneratorOptions, class_samples, generate, noise

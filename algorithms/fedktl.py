@@ -46,8 +46,7 @@ from rayfed_kd.protocol import (
     Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import mean_rows
-from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, aligned
-from rayfed_kd.toolbox.data_free.latent_generator import LatentGenerator
+from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, LatentGenerator, aligned
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.generation import generate
 from rayfed_kd.toolbox.layers import check_equal_features, head_place

@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rayfed_kd.protocol import Architecture, ClientContext, RecipeError, Replies, Reply, ServerContext
+from rayfed_kd.toolbox.averaging import Telling
 from rayfed_kd.toolbox.by_class.means import class_shares, drawn_labels, drawn_places
-from rayfed_kd.toolbox.by_class.telling import Telling
 from rayfed_kd.toolbox.data_free.synthesis import BETAS, ByClassOptions, GeneratorRates, LossGuard, Teachers
 from rayfed_kd.toolbox.generation import generate, noise, uniform_labels
 from rayfed_kd.toolbox.losses import kl_divergence

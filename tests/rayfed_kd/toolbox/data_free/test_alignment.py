@@ -8,8 +8,7 @@ from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, aligned, discrepancy
-from rayfed_kd.toolbox.data_free.latent_generator import on_sphere
+from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, aligned, discrepancy, on_sphere
 
 RECIPE = {
     **THREE_CLIENTS,
