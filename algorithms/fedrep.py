@@ -55,13 +55,11 @@ class TrainedInTurn(Trained, Method[Any, Tensor]):
         """E_h epochs on the head above layer `shared`, phi fixed; then E - E_h on phi, the head fixed."""
         # Without a head all E epochs are the representation's.
         turn = self.options.head_epochs if shared < len(layers) else 0
-        phases = (
-            (layers.train_rest, layers.parameters(shared, len(layers)), range(turn)),
-            (layers.train_first, layers.parameters(0, shared), range(turn, ctx.passes)),
-        )
-        for train_only, part, epochs in phases:
+        phases = ((shared, len(layers), range(turn)), (0, shared, range(turn, ctx.passes)))
+        for first, last, epochs in phases:
+            part = layers.parameters(first, last)
             if part.start < part.stop:
-                train_only(shared, student)
+                layers.train_only(first, last, student)
                 train_on_labels(student, ctx, epochs, Optimizer(ctx.local.optimizer, student, part=part))
 
 

@@ -6,11 +6,10 @@ import logging
 import math
 import os
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ WORKERS = {
     "RAY_preload_python_modules": "rayfed_kd.cluster.ray_backend.client_actor",
     "RAY_idle_worker_killing_time_threshold_ms": "120000",
 }
-SHORT_TURN_S = 0.0005
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
 TOKEN_PLACES = "in RAY_AUTH_TOKEN, in the file named by RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
 TOKEN_HINT = f"a cluster with tokens wants RAY_AUTH_MODE=token and its token, {TOKEN_PLACES}"
@@ -107,8 +105,7 @@ class RaySession:
         with ExitStack() as block:
             try:
                 if self._address is None:
-                    with _short_turns():
-                        self._start(block.enter_context(private_folder()))
+                    self._start(block.enter_context(private_folder()))
                 else:
                     self._under_way.set()
                     _connect(self._address)
@@ -179,20 +176,6 @@ def _connect(address: str) -> None:
         # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
         hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"
         raise RecipeError(f"--address {address}: {error}{hint}") from None
-
-
-@contextmanager
-def _short_turns() -> Iterator[None]:
-    """Let threads take turns every half a millisecond, in place of five.
-
-    `ray.init` wants Python's lock a few hundred times for a moment, and another thread imports meanwhile.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SHORT_TURN_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def check_address(address: str) -> None:

@@ -155,13 +155,10 @@ class Layers:
         """Which of the trainable parameters belong to layers `first` + 1 to `last`."""
         return slice(self._parameters[first], self._parameters[last])
 
-    def train_first(self, layer: int, model: FlatModule) -> None:
-        """Layers 1 to `layer` in train mode, the others in eval mode: their statistics stay."""
-        self._switch(model, 0, layer)
-
-    def train_rest(self, layer: int, model: FlatModule) -> None:
-        """Layers `layer` + 1 to L in train mode, the others in eval mode."""
-        self._switch(model, layer, len(self))
+    def train_only(self, first: int, last: int, model: FlatModule) -> None:
+        """Layers `first` + 1 to `last` in train mode, the others in eval mode: their statistics stay."""
+        for place, stage in enumerate(_stages(model)):
+            stage.train(self._stages[first] <= place < self._stages[last])
 
     def places(self, first: int, last: int) -> tuple[slice, slice]:
         """Where the parameters and the buffers of layers `first` + 1 to `last` lie in the vector."""
@@ -185,10 +182,6 @@ class Layers:
         count = places[0].stop - places[0].start
         changed[places[0]], changed[places[1]] = part[:count], part[count:]
         return changed
-
-    def _switch(self, model: FlatModule, first: int, last: int) -> None:
-        for place, stage in enumerate(_stages(model)):
-            stage.train(self._stages[first] <= place < self._stages[last])
 
 
 def up_to(layer: int, model: FlatModule, images: Tensor) -> Tensor:

@@ -116,10 +116,10 @@ def test_optimiser_of_all_parts_is_the_whole_optimiser():
 def test_statistics_of_layers_in_eval_mode_stay():
     model = normed().train()
     layers, before = Layers(model), model.vector()
-    layers.train_rest(1, model)
+    layers.train_only(1, len(layers), model)
     model(torch.randn(5, 1, 4, 4))
     assert torch.equal(model.vector(), before)
-    layers.train_first(1, model)
+    layers.train_only(0, 1, model)
     model(torch.randn(5, 1, 4, 4))
     assert not torch.equal(model.vector(), before)
 
