@@ -20,7 +20,7 @@ from rayfed_kd.data.batches import DeviceData, PublicShare
 from rayfed_kd.data.client_parts import Array, ClientParts
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.features.codecs.loading import Codecs, Wires, check_codecs, make_wires
 from rayfed_kd.features.privacy.covered_parts import check_privacy, known_sizes
 from rayfed_kd.features.privacy.mechanism import ClientPrivacy
@@ -128,7 +128,20 @@ class Setting:
     @property
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
-        return [*self.dataset.notes, *filter(None, [*self.remarks, self.groups.note, self._long_step])]
+        ours = (self.groups.note, self._unreached, self._long_step)
+        return [*self.dataset.notes, *filter(None, [*self.remarks, *ours])]
+
+    @property
+    def _unreached(self) -> str:
+        """Said of the clients' parameters that weight decay alone moves, as an optimiser sees one vector."""
+        outcomes = self.architectures.outcomes.items()
+        names = [name for where, one in outcomes if not where.startswith("method.") for name in one.unreached]
+        if not names or not self.recipe.local.optimizer.weight_decay:
+            return ""
+        return (
+            f"no gradient reaches {shortened(', '.join(names), 100)}, and local.optimizer.weight_decay "
+            "shrinks it all the same, where torch's optimisers skip it; requires_grad=False keeps it"
+        )
 
     @property
     def _long_step(self) -> str:

@@ -41,10 +41,12 @@ class Outcome:
     Attributes:
         head: the name of the last linear layer, if the module's output is that layer's.
         moving: the names of the float32 buffers that training changes.
+        unreached: the names of the parameters that no gradient of the outputs reaches.
     """
 
     head: str | None
     moving: tuple[str, ...]
+    unreached: tuple[str, ...] = ()
 
     def told(self, module: nn.Module) -> nn.Module:
         """A module of the architecture that knows it."""
@@ -93,9 +95,9 @@ class TrainingTrial:
         before.attributes.check_registered()
         with _own_draws():
             head = self.head_of(used)
-            self._trained_plainly(used, TRAINED[0])
+            reached = self._trained_plainly(used, TRAINED[0])
             between = Attributes.of(used)
-            self._trained_plainly(used, TRAINED[1])
+            reached |= self._trained_plainly(used, TRAINED[1])
             after = Attributes.of(used)
             before.moved(used)  # in train mode, and below in eval mode
             self._shown(used, 2)
@@ -106,7 +108,8 @@ class TrainingTrial:
                 "Expected a float32 buffer (register_buffer), or nothing that one batch leaves to the "
                 "next"
             )
-        found = Outcome(head, before.moved(used))
+        unreached = (one.name for one in ModuleTensors.of(used).trained if id(one.now) not in reached)
+        found = Outcome(head, before.moved(used), tuple(unreached))
         suspects = built or before.attributes.differing(after)
         self._compare(FlatModule(found.told(used)), FlatModule(found.told(fresh)), suspects)
         return found
@@ -115,14 +118,18 @@ class TrainingTrial:
         with global_stream(0, "trial"):
             return self.make()
 
-    def _trained_plainly(self, module: nn.Module, number: int) -> None:
+    def _trained_plainly(self, module: nn.Module, number: int) -> set[int]:
+        """A step. Returns the ids of the parameters that a gradient reached."""
         module.train()
         self._backward(module, number)
+        reached = set[int]()
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.requires_grad and parameter.grad is not None:
                     parameter.sub_(parameter.grad, alpha=RATE)
                     parameter.grad = None
+                    reached.add(id(parameter))
+        return reached
 
     def _backward(self, module: nn.Module | FlatModule, number: int) -> Tensor:
         """A pass and its gradients. Returns the outputs."""

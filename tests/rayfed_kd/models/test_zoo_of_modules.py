@@ -210,3 +210,10 @@ def test_what_another_thread_draws_during_the_trial_is_not_the_modules(monkeypat
     monkeypatch.setattr(zoo_modules.PythonDraws, "between", between)
     prepare(recipe("PythonDraws"))
     assert len(drawn) > 1
+
+
+@pytest.mark.parametrize(("decay", "told"), [(0.0, False), (0.01, True)])
+def test_what_weight_decay_alone_moves_is_told(decay, told):
+    local = {**RECIPE["local"], "optimizer": {"name": "sgd", "lr": RATE, "weight_decay": decay}}
+    notes = prepare(recipe("Unused", local=local)).setting.notes
+    assert any(note.startswith("no gradient reaches spare.weight, spare.bias,") for note in notes) is told
