@@ -51,7 +51,7 @@ class Context:
             self._data,
             share,
             lambda index: numpy_stream(self._seed, *scope, index),
-            self._drawn,
+            self.count_drawn,
             self.in_batches,
         )
 
@@ -74,10 +74,10 @@ class Context:
         """The images and labels of a batch that was drawn."""
         images, labels = self._data.gather(drawn.indices)
         images = drawn.augmented(images)
-        self._drawn(len(labels))
+        self.count_drawn(len(labels))
         return Batch(self._data.normalise(images), labels)
 
-    def _drawn(self, samples: int) -> None:
+    def count_drawn(self, samples: int) -> None:
         """Told of every batch's size; the server's batches take no simulated time."""
 
     def architecture(self, name: str) -> str:
@@ -179,7 +179,8 @@ class ClientContext(Context):
         """An initial vector that no other client has: for personal models, which are never averaged."""
         return self._module_pool.own_initial_vector(self.architecture(architecture), self.client)
 
-    def _drawn(self, samples: int) -> None:
+    def count_drawn(self, samples: int) -> None:
+        """Counts samples, also those whose batches were gathered elsewhere, or drawn and left out."""
         self.samples_drawn += samples
 
     def epoch(self, index: int, *, every: bool = False) -> Iterator[Batch]:
@@ -240,16 +241,12 @@ class ClientContext(Context):
         images = self._data.normalise(images)
         return Batch(images.view(*indices.shape, *images.shape[1:]), labels.view(indices.shape))
 
-    def count_drawn(self, samples: int) -> None:
-        """Counts samples whose batches were gathered elsewhere, or drawn and left out."""
-        self._drawn(samples)
-
     def samples(self) -> Iterator[Batch]:
         """The client's samples in their own order, 0 to num_samples - 1, not augmented, batch by batch."""
         chosen = moved(torch.from_numpy(self._client_data.indices), self._data.place)
         for indices in torch.split(chosen, self.local.batch_size):
             images, labels = self._data.gather(indices)
-            self._drawn(len(labels))
+            self.count_drawn(len(labels))
             yield Batch(self._data.normalise(images), labels)
 
     def label_counts(self) -> Tensor:
