@@ -7,13 +7,11 @@ checked.
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -23,11 +21,10 @@ from rayfed_kd.errors import DataError, RayfedError, RunError
 from rayfed_kd.protocol import Array
 from rayfed_kd.recipe.registry import find_modules, load_object
 from rayfed_kd.setting.blueprint import Blueprint
-from rayfed_kd.setting.code_identity import REMEDY, differences, identity
+from rayfed_kd.setting.code_identity import REMEDY, code_of, differences, identity
 
 Tell = Callable[[str], None]
 How = Literal["auto", "shared", "ship"]
-PROBE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
     entry = Path(blueprint.dataset_folder)
     return Seen(
         machine=platform.node(),
-        identity=identity(),
+        identity={**identity(), **code_of(blueprint.own_code)},
         instruction_set=torch.backends.cpu.get_cpu_capability(),
         method=method,
         data=is_whole(entry),
@@ -118,7 +115,8 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
 
 def check_seen(seen: Seen, blueprint: Blueprint) -> None:
     """Raises RunError if the machine runs other code than made the blueprint, or cannot import the method."""
-    fault = differences(blueprint.identity, seen.identity) or seen.method
+    expected = {**blueprint.identity, **blueprint.own_code}
+    fault = differences(expected, seen.identity) or seen.method
     if fault:
         raise RunError(f"machine {seen.machine}: {fault}; {REMEDY}")
 
@@ -162,8 +160,6 @@ class Surveyed:
         address: where it is.
         machine, gpus: its name, and what torch sees there.
         difference: how the code that it runs is not this process's; empty if it is.
-        put_mb_s, get_mb_s: of 64 MiB into its object store, and out of another machine's (its own, if there
-            is no other), in MB a second.
     """
 
     node: Node
@@ -171,48 +167,26 @@ class Surveyed:
     machine: str
     gpus: Sequence[str]
     difference: str
-    put_mb_s: float
-    get_mb_s: float
 
 
 def survey() -> list[Surveyed]:
-    """Examine every machine of the Ray cluster that this process is connected to, one after another.
+    """Examine every machine of the Ray cluster that this process is connected to.
 
     Raises: RunError if one cannot import this package, or is lost.
     """
     nodes = ray_nodes()
-    held = [_start(probe_array, node) for node in nodes]
-    surveyed = []
-    for place, node in enumerate(nodes):
-        other = held[(place + 1) % len(nodes)]
-        # The array must be made before a get of it is timed, and must not be brought to this machine before.
-        ray.wait([other], fetch_local=False)
-        machine, gpus, known, put_s, get_s = _result(node, _start(probe, node, [other]))
-        rates = (PROBE_BYTES / 1e6 / seconds for seconds in (put_s, get_s))
-        surveyed.append(Surveyed(node, _address(node), machine, gpus, differences(identity(), known), *rates))
-    return surveyed
+    return [
+        Surveyed(node, _address(node), machine, gpus, differences(identity(), known))
+        for node, (machine, gpus, known) in zip(nodes, _on_each(nodes, probe), strict=True)
+    ]
 
 
-def probe_array() -> Array:
-    """64 MiB of ones, made on the machine that `probe` fetches them from."""
-    return np.ones(PROBE_BYTES, np.uint8)
-
-
-def probe(held: Sequence[Any]) -> tuple[str, list[str], Mapping[str, str], float, float]:
-    """On a machine: name, GPUs, identity, and the seconds of a put and of a get.
-
-    Args:
-        held: a reference to `probe_array`, in a list so that it is not fetched before this is called.
-    """
+def probe() -> tuple[str, list[str], Mapping[str, str]]:
+    """On a machine: its name, its GPUs, and the identity of the code that it runs."""
     import torch
 
-    began = time.perf_counter()
-    ray.put(probe_array())
-    put = time.perf_counter()
-    ray.get(held[0])
-    ended = time.perf_counter()
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return platform.node(), gpus, identity(), put - began, ended - put
+    return platform.node(), gpus, identity()
 
 
 def install(name: str, files: Sequence[str], *contents: Array) -> None:

@@ -112,10 +112,7 @@ def _data_facts() -> Iterator[Fact]:
 def _ray_facts(address: str | None) -> Iterator[Fact]:
     from rayfed_kd.experiment.running import ray_machines
 
-    machines = ray_machines(address)
-    # With one machine there is no network to measure: the object is read where it was put.
-    out = "out of another's" if len(machines) > 1 else "out of it"
-    for index, machine in enumerate(machines):
+    for index, machine in enumerate(ray_machines(address)):
         node = machine.node
         # On a private Ray the server's share comes on top of the machine's cores.
         share = "" if address else " (one for the server, which sleeps while clients train)"
@@ -123,5 +120,3 @@ def _ray_facts(address: str | None) -> Iterator[Fact]:
         yield f"ray machine {index}", f"{machine.machine} at {machine.address}: {has}"
         gpus, code = ", ".join(machine.gpus) or "none", machine.difference or "as here"
         yield f"  GPUs of {index}", f"{gpus}; code: {code}"
-        speeds = f"{machine.put_mb_s:,.0f} MB/s, {out} {machine.get_mb_s:,.0f} MB/s"
-        yield f"  store of {index}", f"64 MiB into its object store {speeds}"

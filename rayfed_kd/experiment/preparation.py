@@ -84,6 +84,7 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
     from rayfed_kd.results.trackers.tracking import make_trackers
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
     from rayfed_kd.setting.client_samples import check_samples
+    from rayfed_kd.setting.code_identity import own_code
     from rayfed_kd.setting.loading import load_data, load_partition
     from rayfed_kd.setting.metrics import check_metrics
     from rayfed_kd.timing.reading import check_exchanges, check_timing
@@ -104,6 +105,7 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
         partition=partition,
         devices=devices,
         import_paths=own,
+        own_code=own_code(recipe),
     )
     # As every other process builds it, unpickling included: what fails there fails here, before the run.
     setting = blueprint.build()

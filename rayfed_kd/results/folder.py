@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.attacks import attackers
-from rayfed_kd.setting.code_identity import named_files, own_code, package_version
+from rayfed_kd.setting.code_identity import code_of, named_files, own_code, package_version, texts
 from rayfed_kd.setting.setting import Setting
 
 # Packages of which another version can change a result's last bits: a resumed run must have the same ones.
@@ -96,8 +96,8 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
     def write_environment(path: Path) -> None:
         dump = recipe.model_dump()
         fingerprints = {
-            "own_code": own_code(_texts({**dump, "results": None})),  # own trackers decide nothing
-            "files": named_files(_texts([dump["model"], dump["client_models"], dump["method"]])),
+            "own_code": own_code(recipe),
+            "files": named_files(texts([dump["model"], dump["client_models"], dump["method"]])),
             "data": content_hashes(setting.dataset),
         }
         files.write_json(path, {**environment(engine), **fingerprints, "id": secrets.token_hex(8)})
@@ -178,15 +178,6 @@ def environment(engine: str) -> dict[str, Any]:
     }
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """All texts of nested values."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | Sequence):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(inner)
-
-
 def changed_own_code(folder: Path) -> list[str]:
     """The user's own modules whose file is another one than when the run was begun, or is not found.
 
@@ -196,7 +187,7 @@ def changed_own_code(folder: Path) -> list[str]:
     Returns: names of modules; none if the folder does not say what they were.
     """
     known = read_environment(folder).get("own_code", {})
-    now = own_code(f"{module}:" for module in known)
+    now = code_of(known)
     return [module for module, digest in known.items() if now.get(module) != digest]
 
 

@@ -43,6 +43,7 @@ class Blueprint:
         devices: the clients' devices in simulated time; None without it.
         import_paths: where a user's own modules are found.
         identity: of the code that made it.
+        own_code: the same of the user's own modules.
         outcomes: of the trials of modules, which no other process repeats.
     """
 
@@ -54,6 +55,7 @@ class Blueprint:
     devices: Devices | None = None
     import_paths: tuple[str, ...] = ()
     identity: Mapping[str, str] = field(default_factory=identity)
+    own_code: Mapping[str, str] = field(default_factory=dict)
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
 
     def build(self) -> Setting:
@@ -61,9 +63,9 @@ class Blueprint:
 
         Raises: RunError if this process runs other code than the one that made the blueprint.
         """
-        check_identity(self.identity)
         # Before unpickling, which imports the user's classes.
         find_modules(self.import_paths)
+        check_identity(self.identity, self.own_code)
         parts: Parts = pickle.loads(self.pickled_parts)
         dataset = open_entry(locate_entry(Path(self.dataset_folder)))
         if self.recipe.data.pixels == "symmetric":

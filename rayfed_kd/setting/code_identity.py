@@ -11,15 +11,17 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.files import path_fault
+from rayfed_kd.recipe.schema import Recipe
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("torch", "numpy", "ray")
@@ -54,12 +56,15 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def check_identity(expected: Mapping[str, str]) -> None:
+def check_identity(expected: Mapping[str, str], own: Mapping[str, str]) -> None:
     """Check that this process runs the expected code.
 
+    Args:
+        expected: the package's, as `identity` gave it.
+        own: the user's own, as `own_code` gave it.
     Raises: RunError, which names this machine, if it does not.
     """
-    difference = differences(expected, identity())
+    difference = differences({**expected, **own}, {**identity(), **code_of(own)})
     if difference:
         raise RunError(f"machine {platform.node()}: {difference}; {REMEDY}")
 
@@ -81,13 +86,29 @@ def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
     )
 
 
-def own_code(named: Iterable[str]) -> dict[str, str]:
+def code_of(modules: Iterable[str]) -> dict[str, str]:
+    """A hash of each of these modules' files, of those that are found and are no installed package's."""
+    files = {module: _own_file(module) for module in modules}
+    return {module: _file_hash(file) for module, file in files.items() if file is not None}
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All texts in a recipe's dump, or in a part of one."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(inner)
+
+
+def own_code(recipe: Recipe) -> dict[str, str]:
     """A hash of each module of the user's own that a recipe names, and of those that these import.
 
-    Args:
-        named: texts of a recipe; those of the form package.module:Object name a module.
-    Returns: module -> hash of its file, of those that are found and are no installed package's.
+    Texts of the form package.module:Object name a module. Trackers of one's own decide nothing.
+
+    Returns: as `code_of`.
     """
+    named = texts({**recipe.model_dump(), "results": None})
     waiting = [text.partition(":")[0] for text in named if ":" in text]
     found: dict[str, str] = {}
     while waiting:

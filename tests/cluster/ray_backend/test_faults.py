@@ -45,11 +45,12 @@ class Dying(FedAvg):
 
 @pytest.fixture
 def own(own_module, tmp_path):
-    own_module("own_faults", OWN.replace("MARKER", str(tmp_path / "marker")))
+    """The module's name, of this test alone: workers of a Ray that stays find those of earlier tests, too."""
+    return own_module(f"own_faults_{tmp_path.name}", OWN.replace("MARKER", str(tmp_path / "marker")))
 
 
 def run(folder, *overrides, local=False, on_event=lambda event: None, method=None):
-    recipe = RECIPE if method is None else {**RECIPE, "method": {"name": f"own_faults:{method}"}}
+    recipe = RECIPE if method is None else {**RECIPE, "method": {"name": method}}
     overrides = overrides if local else ("placement.clients_per_actor=2", *overrides)
     return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local, on_event=on_event)
 
@@ -83,7 +84,7 @@ def test_killed_host_changes_nothing(hosts):
 @pytest.mark.slow
 def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(own, shared_ray, tmp_path):
     with pytest.raises(RunError) as caught:
-        run(tmp_path / "a", "faults.max_retries=1", "checkpoint.every=1", method="Dying")
+        run(tmp_path / "a", "faults.max_retries=1", "checkpoint.every=1", method=f"{own}:Dying")
     message = str(caught.value)
     assert "round 2, client 1, client_update: its host was lost 2 times (faults.max_retries = 1)" in message
     assert f"rayfed-kd resume {tmp_path / 'a'}" in message
@@ -92,7 +93,7 @@ def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(
 @pytest.mark.slow
 def test_step_that_hangs_is_killed_and_run_again(own, shared_ray, tmp_path):
     expected = run(tmp_path / "plain", "rounds=3", local=True, method=None)
-    result = run(tmp_path / "a", "rounds=3", "faults.step_timeout_s=8", method="Hanging")
+    result = run(tmp_path / "a", "rounds=3", "faults.step_timeout_s=8", method=f"{own}:Hanging")
     assert result.summary["status"] == "finished"
     assert (tmp_path / "marker").exists()
     plain = rayfed_kd.run(

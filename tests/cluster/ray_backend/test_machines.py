@@ -12,9 +12,7 @@ import pytest
 from ray.exceptions import AuthenticationError
 from small_recipes import THREE_CLIENTS
 
-from rayfed_kd.cluster.ray_backend import machines
 from rayfed_kd.cluster.ray_backend.machines import Seen, check_seen, look, to_be_sent
-from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.cluster.ray_backend.session import RaySession, check_address
 from rayfed_kd.data.cache import locate_entry, open_entry, pack_entry, unpack_entry
 from rayfed_kd.data.loading import load_dataset
@@ -182,18 +180,6 @@ def test_processs_own_ray_is_used_and_left_as_it_is(address, connected, monkeypa
     monkeypatch.setattr("ray.init", pytest.fail)
     with RaySession(connected, address) as session:
         session.ready()
-
-
-def test_survey_leaves_an_array_where_it_is_before_a_get_is_timed(monkeypatch):
-    """`ray.wait` fetches what it waits for to this machine, unless it is told not to."""
-    monkeypatch.setattr(machines, "ray_nodes", lambda: [Node(1, 0, 2**30, {}, {}, name) for name in "ab"])
-    monkeypatch.setattr(machines, "_start", lambda work, node, *given: (work, given))
-    monkeypatch.setattr(machines, "_result", lambda node, started: ("m", [], identity(), 1.0, 2.0))
-    monkeypatch.setattr(machines, "_address", lambda node: node.id)
-    waits = []
-    monkeypatch.setattr("ray.wait", lambda refs, **options: waits.append(options))
-    assert [one.get_mb_s for one in machines.survey()] == [machines.PROBE_BYTES / 2e6] * 2
-    assert waits == [{"fetch_local": False}] * 2
 
 
 def test_dashboards_port_is_told_from_the_heads():

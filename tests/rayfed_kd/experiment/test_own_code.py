@@ -6,7 +6,9 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
+from rayfed_kd.cluster.ray_backend.machines import check_seen, look
 from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.results.folder import changed_own_code
 
 METHOD = """
@@ -73,6 +75,16 @@ def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):
     with pytest.raises(RecipeError, match=f"was begun with another {mine.name}"):
         rayfed_kd.resume("run", rounds=3, local=True)
     assert rayfed_kd.resume("run", rounds=3, local=True, restart=True).summary["rounds"] == 3
+
+
+def test_a_process_that_finds_another_copy_builds_nothing(mine, tmp_path):
+    """As on a machine whose copy is older, or where a folder before this one has a module of its name."""
+    blueprint = prepare(recipe_of(mine)).blueprint
+    mine.write_text(METHOD + "\n# another copy\n")
+    with pytest.raises(RunError, match=rf"{mine.stem} [0-9a-f]+ there, [0-9a-f]+ here; install"):
+        blueprint.build()
+    with pytest.raises(RunError, match=rf"machine .*{mine.stem} .* there, .* here; install"):
+        check_seen(look(blueprint, str(tmp_path)), blueprint)
 
 
 def test_recipe_without_own_code_says_so(tmp_path):
