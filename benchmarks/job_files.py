@@ -116,7 +116,7 @@ def round_work(folder: Path, rounds: int) -> PeerWorkload:
 
 def tiny_work(folder: Path, rounds: int) -> PeerWorkload:
     """Overhead-bound: 50 clients x 20 samples."""
-    model = "peer_models:TinyNet"
+    model = "rayfed_models:tiny_net"
     return PeerWorkload("tiny", 50, 20, (64,), 50, 20, model, rounds, folder=folder / "tiny", signal=1.0)
 
 

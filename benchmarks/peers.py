@@ -2,7 +2,7 @@
 
     python3.11 benchmarks/peers.py setup                   # once: an environment for each, 2 GB in all
     python3.11 benchmarks/peers.py run --repetitions 2     # the tables; a quarter of an hour
-    python3.11 benchmarks/peers.py run --workloads tiny --only bare pfl
+    python3.11 benchmarks/peers.py run --workloads tiny --only rayfed-kd pfl
 
 All have the same data, split, order of batches, first weights and modules of plain torch, two processes that
 train, and one torch thread in each (`--local`: one process); that they end at the same model is checked.

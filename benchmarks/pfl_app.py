@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import peer_models
 import torch
 from job import Job, read
 from pfl.aggregate.simulate import SimulatedBackend
@@ -27,8 +26,9 @@ from pfl.model.pytorch import PyTorchModel
 
 def with_loss(job: Job) -> torch.nn.Module:
     """The user's module with the two functions that pfl asks of it."""
+    module = job.module()
 
-    class Trained(getattr(peer_models, job.model)):  # type: ignore[misc]
+    class Trained(type(module)):  # type: ignore[misc]
         def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             """The mean loss of a batch."""
             self.train()
@@ -41,7 +41,6 @@ def with_loss(job: Job) -> torch.nn.Module:
             loss = torch.nn.functional.cross_entropy(self(images), labels, reduction="sum")
             return {"loss": Weighted(loss.item(), len(labels))}
 
-    module = job.module()
     module.__class__ = Trained
     return module
 

@@ -24,7 +24,7 @@ def folder(scripts, tmp_path):
     """A workload of three clients with ten samples each, three rounds."""
     from job_files import PeerWorkload
 
-    model = "peer_models:TinyNet"
+    model = "rayfed_models:tiny_net"
     work = PeerWorkload("small", 3, 10, (6,), 3, 5, model, 3, epochs=2, folder=tmp_path / "small", signal=1.0)
     work.write()
     return work.folder
