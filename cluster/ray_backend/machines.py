@@ -17,11 +17,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.data.cache import is_whole, locate_entry, pack_entry, unpack_entry
-from rayfed_kd.errors import DataError, RayfedError, RunError
+from rayfed_kd.errors import DataError, RayfedError, RecipeError, RunError
 from rayfed_kd.protocol import Array
 from rayfed_kd.recipe.registry import find_modules, load_object
 from rayfed_kd.setting.blueprint import Blueprint
-from rayfed_kd.setting.code_identity import REMEDY, code_of, differences, identity
+from rayfed_kd.setting.code_identity import REMEDY, check_identity, differences, identity
 
 Tell = Callable[[str], None]
 How = Literal["auto", "shared", "ship"]
@@ -33,17 +33,15 @@ class Seen:
 
     Attributes:
         machine: the machine's name.
-        identity: identity of the code that it runs.
+        fault: why it cannot take part, as other code or a method that it cannot import; empty if it can.
         instruction_set: CPU capability by which torch chooses kernels; results depend on it in the last bits.
-        method: why the method cannot be imported; empty if it can.
         data, cached: whether the decoded data is complete at the driver's path, and in its own cache folder.
         folder: whether it can read the run's folder.
     """
 
     machine: str
-    identity: Mapping[str, str]
+    fault: str
     instruction_set: str
-    method: str
     data: bool
     cached: bool
     folder: bool
@@ -81,8 +79,8 @@ def prepare_machines(
         return blueprint, list(nodes)
     # Put once: the blueprint holds the partition, and every machine fetches it.
     seen = _on_each(nodes, look, ray.put(blueprint), folder)
-    for one in seen:
-        check_seen(one, blueprint)
+    if fault := next((one.fault for one in seen if one.fault), ""):
+        raise RunError(fault)
     kinds = {one.instruction_set: one.machine for one in seen}
     if len(kinds) > 1:
         sets = ", ".join(f"{machine} {kind}" for kind, machine in kinds.items())
@@ -95,30 +93,24 @@ def look(blueprint: Blueprint, folder: str) -> Seen:
     """Examine this machine; runs as a task on each."""
     import torch
 
+    fault = ""
     find_modules(blueprint.import_paths)
     try:
+        check_identity(blueprint.identity, blueprint.own_code)
         load_object(blueprint.method, "method.name")
-        method = ""
-    except RayfedError as error:
-        method = str(error)
+    except RecipeError as error:
+        fault = f"machine {platform.node()}: {error}; {REMEDY}"
+    except RunError as error:
+        fault = str(error)
     entry = Path(blueprint.dataset_folder)
     return Seen(
         machine=platform.node(),
-        identity={**identity(), **code_of(blueprint.own_code)},
+        fault=fault,
         instruction_set=torch.backends.cpu.get_cpu_capability(),
-        method=method,
         data=is_whole(entry),
         cached=is_whole(locate_entry(Path(entry.name))),
         folder=(Path(folder) / "config.yaml").is_file(),
     )
-
-
-def check_seen(seen: Seen, blueprint: Blueprint) -> None:
-    """Raises RunError if the machine runs other code than made the blueprint, or cannot import the method."""
-    expected = {**blueprint.identity, **blueprint.own_code}
-    fault = differences(expected, seen.identity) or seen.method
-    if fault:
-        raise RunError(f"machine {seen.machine}: {fault}; {REMEDY}")
 
 
 def _with_data(blueprint: Blueprint, nodes: Sequence[Node], seen: Sequence[Seen], how: How) -> Blueprint:

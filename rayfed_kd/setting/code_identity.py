@@ -64,12 +64,14 @@ def check_identity(expected: Mapping[str, str], own: Mapping[str, str]) -> None:
         own: the user's own, as `own_code` gave it.
     Raises: RunError, which names this machine, if it does not.
     """
-    difference = differences({**expected, **own}, {**identity(), **code_of(own)})
-    if difference:
-        raise RunError(f"machine {platform.node()}: {difference}; {REMEDY}")
+    found = (differences(expected, identity()), REMEDY), (differences(own, code_of(own)), OWN_REMEDY)
+    for difference, remedy in found:
+        if difference:
+            raise RunError(f"machine {platform.node()}: {difference}; {remedy}")
 
 
 REMEDY = "install the same everywhere, or submit the project with `ray job submit --working-dir`"
+OWN_REMEDY = "a module of your own is the same file on every machine, and stays as it is while a run goes on"
 
 
 def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
