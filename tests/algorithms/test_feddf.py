@@ -237,13 +237,13 @@ class Made:
 def test_dafkd_with_constant_discriminators_is_feddf_with_probabilities_on_its_samples(bench, monkeypatch):
     """What both distil from, on DaFKD's generated images."""
     from rayfed_kd.algorithms import feddf
-    from rayfed_kd.toolbox import mixtures
+    from rayfed_kd.toolbox.mixtures import MixtureOptions
 
     generator = {"width": 4, "latent": 8}
     theirs = bench({"name": "dafkd", "generator": generator, "correlation": False, "distill_batches": 2})
     server, replies = replies_of(theirs)
     told = []
-    monkeypatch.setattr(mixtures, "distil", lambda student, predict, x, q, *rest: told.append((x, q)))
+    monkeypatch.setattr(MixtureOptions, "teach", lambda self, s, predict, x, q, ctx: told.append((x, q)))
     theirs.method.absorb(server, replies, theirs.server())
     samples, wanted = told[0]
     ours = FedDF(Options(ensemble="probabilities", steps=1, batch_size=len(samples)))
