@@ -22,13 +22,13 @@ fedproto fedprox fedrep fedtgp fml kdia lg_fedavg moon pfedsd qffl standalone
 # Ceiling today, aim.
 CEILINGS = {
     PACKAGE: (30_920, 26_000),
-    ("cluster",): (4_780, 4_100),
+    ("cluster",): (4_760, 4_100),
     ("tests",): (35_290, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
 PATHS = {
-    "fedprox": (48, 335, 1_780, 4_510),
-    "fedkf": (53, 390, 2_000, 5_050),
+    "fedprox": (48, 335, 1_760, 4_510),
+    "fedkf": (53, 385, 1_980, 4_960),
 }
 AIM = (36, 200, 1_100, 3_300)
 

@@ -15,6 +15,8 @@ from rayfed_kd.errors import DataError, in_words, shortened, shown
 
 # Without leading zeros: 01 is a code, and another one than 1.
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+# Of those, texts that are told by their number alone: 1e2 may be a code, and 1.10 a version after 1.9.
+ONE_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.0+|\.\d*[1-9])?")
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ def by_value(value: Any) -> Any:
         return str(value).lower()
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower()
-    if isinstance(value, str) and PLAIN_NUMBER.fullmatch(value):
-        value = float(value) if re.search(r"[.eE]", value) else int(value)
+    if isinstance(value, str) and ONE_NUMBER.fullmatch(value):
+        value = float(value) if "." in value else int(value)
     if isinstance(value, float | Decimal):
         return int(value) if value == value // 1 else float(value)
     return value if isinstance(value, int | str) else str(value)
@@ -68,7 +70,8 @@ def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...
         for label in part.distinct:
             if label is None or str(label).strip() == "":
                 raise DataError(f"{part.where}: a sample without a class")
-            if isinstance(value := by_value(label), float):
+            value = by_value(label)
+            if isinstance(value, float) or ("." in str(value) and PLAIN_NUMBER.fullmatch(value)):
                 raise DataError(
                     f"{part.where}: {label} is no class; expected a text or a whole number for each sample. "
                     "Numbers that are to be predicted are none"
