@@ -64,8 +64,9 @@ def check_identity(expected: Mapping[str, str], own: Mapping[str, str]) -> None:
         own: the user's own, as `own_code` gave it.
     Raises: RunError, which names this machine, if it does not.
     """
-    found = (differences(expected, identity()), REMEDY), (differences(own, code_of(own)), OWN_REMEDY)
-    for difference, remedy in found:
+    there = code_of(own)  # one that is not found fails where it is imported, if it is
+    others = differences({name: own[name] for name in there}, there)
+    for difference, remedy in ((differences(expected, identity()), REMEDY), (others, OWN_REMEDY)):
         if difference:
             raise RunError(f"machine {platform.node()}: {difference}; {remedy}")
 
