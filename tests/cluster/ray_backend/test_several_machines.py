@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -89,15 +88,14 @@ def run(folder, *overrides, method="fedavg", local=False, **options):
 
 
 @pytest.fixture
-def telling(tmp_path, monkeypatch):
-    (tmp_path / "own_telling.py").write_text(WHERE.replace("FOLDER", str(tmp_path)))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_telling", raising=False)
+def telling(tmp_path, own_module):
+    """A method by name, of this test alone, and what tells where its four clients ran."""
+    module = own_module(f"own_{tmp_path.name}", WHERE.replace("FOLDER", str(tmp_path)))
 
     def found():
         return [json.loads((tmp_path / f"{client}.json").read_text()) for client in range(4)]
 
-    return found
+    return f"method={{name: {module}:Telling}}", found
 
 
 def ids(site):
@@ -153,24 +151,27 @@ def test_trials_of_a_search_have_their_data_on_every_machine(machines, tmp_path)
 
 
 def test_fractions_pack_on_one_gpu_when_pack_is_asked(machines, telling, tmp_path):
+    method, where_clients_ran = telling
     quarter = "placement.client={num_cpus: 0.25, num_gpus: 0.25}"
     placed = [quarter, "placement.clients_per_actor=1", "placement.server={num_cpus: 0.5}", "rounds=1"]
-    run(tmp_path / "run", *placed, "method={name: own_telling:Telling}")
-    assert len({tuple(where) for where in telling()}) == 1
-    assert len(telling()[0]) == 2  # machine and GPU
+    run(tmp_path / "run", *placed, method)
+    assert len({tuple(where) for where in where_clients_ran()}) == 1
+    assert len(where_clients_ran()[0]) == 2  # machine and GPU
 
 
 def test_spread_uses_several_machines(machines, telling, tmp_path):
     """Four clients of half a core would fit on one of them. What an earlier run had must be free again."""
+    method, where_clients_ran = telling
     while ray.available_resources().get("CPU") != 2 * len(SITES):
         time.sleep(0.5)
     placed = ["placement.clients_per_actor=1", "placement.client.num_cpus=0.5", "rounds=1"]
     placed += ["placement.server.num_cpus=0.5", "placement.strategy=spread"]
-    run(tmp_path / "run", *placed, "method={name: own_telling:Telling}")
-    assert len({where[0] for where in telling()}) > 1
+    run(tmp_path / "run", *placed, method)
+    assert len({where[0] for where in where_clients_ran()}) > 1
 
 
 def test_labels_and_own_resources_say_where_clients_are(machines, telling, tmp_path):
+    method, where_clients_ran = telling
     client = "placement.client={num_cpus: 1, resources: {scratch: 1}, label_selector: {site: '!b'}}"
     placed = [
         client,
@@ -178,8 +179,8 @@ def test_labels_and_own_resources_say_where_clients_are(machines, telling, tmp_p
         "rounds=1",
         "placement.server={label_selector: {site: b}}",
     ]
-    run(tmp_path / "run", *placed, "method={name: own_telling:Telling}")
-    assert {where[0] for where in telling()} == ids("a")
+    run(tmp_path / "run", *placed, method)
+    assert {where[0] for where in where_clients_ran()} == ids("a")
 
 
 @pytest.mark.parametrize(
@@ -218,11 +219,10 @@ def test_machine_with_another_version_is_refused(machines, tmp_path):
         machines.remove_node(other)
 
 
-def test_doctor_shows_every_machine_and_what_passes_between_them(machines, monkeypatch):
+def test_doctor_shows_every_machine(machines):
     lines = "\n".join(map("  ".join, report(machines.address)))
     assert lines.count("2 CPU, 1 GPU") == 3
     assert lines.count("code: as here") == 3
-    assert lines.count("64 MiB into its object store") == 3
 
 
 def test_rounds_and_bytes_are_served_to_prometheus(machines, tmp_path):
