@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rayfed_kd.files import written_aside
+from rayfed_kd.files import write_parquet
 
 Array = np.ndarray[Any, Any]
 BITS_OF_A_MBIT = 1e6
@@ -126,5 +125,4 @@ class Devices:
 
     def save(self, path: Path) -> None:
         """Writes the table: it is a trace."""
-        with written_aside(path) as aside:
-            pq.write_table(self.table(), aside)
+        write_parquet(path, self.table())

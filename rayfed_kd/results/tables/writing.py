@@ -12,9 +12,8 @@ from types import NoneType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rayfed_kd.files import flush_folder, make_folder, remove_unfinished, written_aside
+from rayfed_kd.files import flush_folder, make_folder, remove_unfinished, write_parquet
 from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS
 from rayfed_kd.results.tables.reading import PARQUET, table_rows
 from rayfed_kd.results.tables.streams import STREAM, Stream
@@ -110,8 +109,7 @@ class TableWriter:
         # First: of stream and file the stream counts, if a power cut leaves both.
         self.sync()
         for name, stream in list(self._streams.items()):
-            with written_aside(self._path(name, PARQUET)) as aside:
-                pq.write_table(table_rows(self._folder / name, name), aside)
+            write_parquet(self._path(name, PARQUET), table_rows(self._folder / name, name))
             stream.close()
             del self._streams[name]
             self._path(name, STREAM).unlink()

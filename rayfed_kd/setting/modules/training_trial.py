@@ -100,7 +100,9 @@ class TrainingTrial:
             reached |= self._trained_plainly(used, TRAINED[1])
             after = Attributes.of(used)
             before.moved(used)  # in train mode, and below in eval mode
-            self._shown(used, 2)
+            shown = self._shown(used, 2)
+            if isinstance(used, Classifier):
+                self._check_stages(used, 2, shown)
         if grown := between.changed(after):
             raise RecipeError(
                 f"training changes {grown} with every batch, which is neither a parameter nor a buffer: "
@@ -167,22 +169,22 @@ class TrainingTrial:
         )
 
     def _shown(self, module: nn.Module | FlatModule, number: int) -> Tensor:
-        plain = module.module if isinstance(module, FlatModule) else module
-        plain.eval()
-        ways: list[Callable[..., Tensor]] = [plain]
-        if isinstance(plain, Classifier):
-            ways += [partial(self._by_features, plain), partial(plain.from_, 0)]
-        shown = list[Tensor]()
-        for way in ways:
+        with torch.no_grad(), global_stream(number, "trial batch"):
+            (module.module if isinstance(module, FlatModule) else module).eval()
+            outputs: Tensor = module(*self.batch(number))
+        return outputs
+
+    def _check_stages(self, classifier: Classifier, number: int, shown: Tensor) -> None:
+        """Refuse one whose features or stages, in eval mode, lead to other outputs than those shown."""
+        for way in (partial(self._by_features, classifier), partial(classifier.from_, 0)):
             with torch.no_grad(), global_stream(number, "trial batch"):
-                shown.append(way(*self.batch(number)))
-        if any(bits(one) != bits(shown[0]) for one in shown):
-            raise RecipeError(
-                f"{self.name} is a Classifier that computes something else than its body's members and its "
-                "head one after the other, by which methods read its features and layers; expected a "
-                "subclass of torch.nn.Module, or all that is computed in a member of the body"
-            )
-        return shown[0]
+                outputs = way(*self.batch(number))
+            if bits(outputs) != bits(shown):
+                raise RecipeError(
+                    f"{self.name} is a Classifier that computes something else than its body's members and "
+                    "its head one after the other, by which methods read its features and layers; expected a "
+                    "subclass of torch.nn.Module, or all that is computed in a member of the body"
+                )
 
     def _by_features(self, classifier: Classifier, inputs: Tensor) -> Tensor:
         features = classifier.features(inputs)
