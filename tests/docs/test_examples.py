@@ -16,6 +16,7 @@ PRINTED = {  # script -> what its output must match, and the files that it write
     "own_data": (r"pictures: accuracy [01]\.\d+\n.*points.csv: accuracy [01]\.\d+", []),
     "inside_dafkd": (r"round 3: .*mean_right 0\.\d+, .*target_sure 0\.\d+", []),
     "heterogeneous_clients": (r"lenet5: accuracy 0\.\d+, 3 clients\n(.*\n)+what travelled: .*logits", []),
+    "mlflow_tracker": (r"FINISHED: accuracy 0\.\d+", ["mlflow.db"]),
     "plot": (r"FedAvg: 0\.\d+ after .*\n(.*\n)+FedKF: 0\.\d+ after", ["accuracy.png"]),
     "exported_model": (r"accuracy on all 1797 digits: 0\.\d+; 21386 weights", ["exported.safetensors"]),
 }

@@ -22,7 +22,15 @@ from rayfed_kd.data.sources.columns import (
     standardised,
 )
 from rayfed_kd.data.sources.csv_files import CsvForm, is_time, stray_text
-from rayfed_kd.data.sources.tables import ROW_NUMBERS, LabelledTables, counts_rows, is_parquet, present
+from rayfed_kd.data.sources.tables import (
+    ROW_NUMBERS,
+    LabelledTables,
+    column_of,
+    counts_rows,
+    is_parquet,
+    pandas_index,
+    present,
+)
 from rayfed_kd.errors import DataError, RecipeError, in_words, shortened, shown
 from rayfed_kd.recipe.sample_shapes import RowShape
 
@@ -35,7 +43,8 @@ MANY_CATEGORIES = 20  # beyond it a category for every second row tells rows apa
 def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence[str]) -> dict[str, str]:
     """The columns of the training file that can be features: name -> what `meaning` says.
 
-    Columns without values and pandas' row numbers are left out, which is noted, unless they are listed.
+    Columns without values and an index of pandas that numbers the rows are left out, which is noted, unless
+    they are listed.
 
     Args:
         apart: columns that are no features; the first has the classes.
@@ -45,6 +54,7 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
     if apart[0] in listed:
         raise RecipeError(f"{apart[0]} is listed as a feature as well", path="data.label_column")
     table, kinds, left_out = read.tables[0], dict[str, str](), list[str]()
+    index = pandas_index(read.files[0])
     for one in table.schema:
         if one.name in apart:
             continue
@@ -53,12 +63,13 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
             if what == NOTHING:
                 left_out.append(f"{called}, which has no values")
                 continue
-            if ROW_NUMBERS.fullmatch(one.name):
+            if ROW_NUMBERS.fullmatch(one.name) or one.name in index:
                 if counts_rows(table.column(one.name)):
                     left_out.append(f"{called}, which numbers the rows, as pandas' index does")
                     continue
                 read.notes.append(
-                    f"{shown(one.name)} is a feature; data.leave_out=[{one.name!r}] leaves it out"
+                    f"{shown(one.name)}, an index of pandas, is a feature; "
+                    f"data.leave_out=[{one.name!r}] leaves it out"
                 )
         kinds[one.name] = what
     if left_out:
@@ -87,8 +98,9 @@ def number_column(
             raise DataError(
                 f"{file}: {where} holds {what}, expected numbers; data.numeric names those that are used"
             )
+        column = column_of(file, table, name) if what == "lists of numbers" else table.column(name)
         try:
-            numbers = numbers_of(table.column(name))
+            numbers = numbers_of(column)
         except (pa.ArrowException, ValueError) as error:
             raise DataError(f"{file}: {where} has {shortened(str(error), 300)}") from None
         _check_finite(file, where, numbers, gaps=gaps)

@@ -16,7 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, check_size
-from rayfed_kd.data.sources.columns import CATEGORIES, NUMBERS, meaning
+from rayfed_kd.data.sources.classes import PLAIN_NUMBER
+from rayfed_kd.data.sources.columns import CATEGORIES, NUMBERS, distinct_values, meaning
 from rayfed_kd.data.sources.csv_files import CsvForm, Decimal, Encoding, NullValues, Separator, Thousands
 from rayfed_kd.data.sources.features import Rows, feature_columns, refuse_stray_text
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file
@@ -181,6 +182,11 @@ def chosen_columns(
         if free[name] == "texts":
             more = f", data.categorical=[{name}] takes the texts as categories"
             refuse_stray_text(read.files[0], read.tables[0], name, form, more)
+            texts, _ = distinct_values(read.tables[0].column(name))
+            if all(PLAIN_NUMBER.fullmatch(text.strip()) for text in texts if text):
+                read.notes.append(
+                    f"the column {shown(name)} has texts, all of them numbers, which are read as categories"
+                )
     odd = [name for name, what in free.items() if what not in (*NUMBERS, *CATEGORIES)]
     if odd and (numeric is None or categorical is None):
         raise DataError(

@@ -183,6 +183,13 @@ def _written_schema(stored: pq.ParquetFile) -> pa.Schema | None:
     return None if kept is None else pa.ipc.read_schema(pa.BufferReader(base64.b64decode(kept)))
 
 
+def pandas_index(file: Path) -> set[str]:
+    """The columns of a Parquet file that were a table's index in pandas."""
+    stored = pq.read_schema(file).pandas_metadata if is_parquet(file) else None
+    # An index that only counts is no column, but a mapping here.
+    return {name for name in (stored or {}).get("index_columns", ()) if isinstance(name, str)}
+
+
 def present(file: Path, table: pa.Table, name: str, option: str) -> None:
     """Raises: DataError naming the recipe's key `option` if there is no column of this name."""
     if name not in table.column_names:

@@ -1,1 +1,1 @@
-"""Who is told of a run as it goes: TensorBoard, MLflow, Weights & Biases, a user's own."""
+"""Who is told of a run as it goes: TensorBoard, Weights & Biases, a user's own."""

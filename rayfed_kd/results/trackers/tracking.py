@@ -18,7 +18,6 @@ from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 TRACKERS = Registry(
     {
         "tensorboard": "rayfed_kd.results.trackers.tensorboard:TensorBoard",
-        "mlflow": "rayfed_kd.results.trackers.mlflow:MLflow",
         "wandb": "rayfed_kd.results.trackers.wandb:WandB",
     },
     "rayfed_kd.results.trackers.tracker:Tracker",

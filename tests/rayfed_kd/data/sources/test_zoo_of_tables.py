@@ -81,6 +81,10 @@ ARROW = {
         pa.array([[1], [1, 2], [1], [1]]),
         "column 'x' has lists of 1, 2 numbers; expected one",
     ),
+    "list of numbers, one missing": (
+        pa.array([[1, 2], [3, 4], None, [5, 6]]),
+        "row 3: no value in the column 'x'; 1 have none",
+    ),
     "struct": (
         pa.array([{"a": 1}] * 4),
         r"'x' holds struct<a: int64>; expected numbers.*data.leave_out=\[x\]",
@@ -166,6 +170,23 @@ PANDAS = {
         z(0, 1, 2, 4),
         {"notes": ["'__index_level_0__', which numbers the rows, as pandas' index does"]},
     ),
+    "an index with a name, which groups rows": (
+        lambda pd: pd.DataFrame({"label": LABELS}, index=pd.Index([4, 1, 1, 0], name="site")),
+        z(4, 1, 1, 0),
+        {"notes": [r"'site', an index of pandas, is a feature; data.leave_out=\['site'\] leaves it out"]},
+    ),
+    "an index with a name, which numbers rows": (
+        lambda pd: pd.DataFrame(
+            {"x": [0, 1, 2, 4], "label": LABELS}, index=pd.Index([7, 3, 9, 1], name="id")
+        ),
+        z(0, 1, 2, 4),
+        {"notes": ["left out: 'id', which numbers the rows, as pandas' index does"]},
+    ),
+    "texts that are all numbers": (
+        lambda pd: pd.DataFrame({"x": ["10", "9", "10", "2.5"], "label": LABELS}),
+        hot(2, 1, 2, 0),
+        {"notes": ["column 'x' has texts, all of them numbers, which are read as categories"]},
+    ),
 }
 
 
@@ -225,7 +246,7 @@ def test_libraries_csv_is_read_with_the_keys_that_say_how_it_is_written(tmp_path
 
 def test_a_column_without_a_name_that_is_no_row_number_is_a_feature(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text(",label\n0.5,a\n1,b\n2,a\n4,b\n")
-    notes = [r"'' is a feature; data.leave_out=\[''\] leaves it out"]
+    notes = [r"'', an index of pandas, is a feature; data.leave_out=\[''\] leaves it out"]
     read_or_refused("tabular", {"images": z(Fraction(1, 2), 1, 2, 4), "notes": notes})
 
 
