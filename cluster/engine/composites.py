@@ -15,14 +15,15 @@ class CompositeEvaluation(ModelEvaluation):
 
     def frozen(self, evaluated: Evaluated) -> Predictor:
         """A model, or models that predict together, in eval mode: images to logits."""
-        if not evaluated.architecture.endswith("\n"):
+        if not evaluated.is_composite:
             return super().frozen(evaluated)
-        names = evaluated.architecture.splitlines()
-        lengths = [self._module_pool.lengths[name] for name in names]
+        lengths = [self._module_pool.lengths[name] for name in evaluated.parts]
         lengths.append(len(evaluated.vector) - sum(lengths))
         # Copies, as kernels choose their code by alignment.
         *vectors, numbers = (vector.clone() for vector in torch.split(evaluated.vector, lengths))
-        parts = [self._module_pool.lend(*pair).freeze() for pair in zip(names, vectors, strict=True)]
+        parts = [
+            self._module_pool.lend(*pair).freeze() for pair in zip(evaluated.parts, vectors, strict=True)
+        ]
         return cast(Composing, self._setting.method).composed(parts, numbers.to(self._module_pool.device))
 
 

@@ -39,11 +39,11 @@ def personal_model(host: Host, call: PersonalCall) -> Evaluated:
     state = host.kept_state(call.state, call.state_version, first).state
     model = host.setting.method.personal(state, ctx)
     evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
-    named = "\n".join(map(ctx.architecture, evaluated.architecture.split("\n")))
-    evaluated = Evaluated(evaluated.vector, named)
+    names = list(map(ctx.architecture, evaluated.parts))
+    evaluated = Evaluated(evaluated.vector, composite(names) if evaluated.is_composite else "".join(names))
     check_model(evaluated, host.module_pool.lengths, "personal gave a model")
     if call.part is None:
         return evaluated
     part = to_tensor(call.part.vectors.resolve()[call.part.name], ctx.device)
     whole = torch.cat([evaluated.vector.to(part), part])
-    return Evaluated(whole, composite([*named.splitlines(), call.part.architecture]))
+    return Evaluated(whole, composite([*names, call.part.architecture]))

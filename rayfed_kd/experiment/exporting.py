@@ -132,7 +132,7 @@ def read_model(
     elif client is not None:
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
-    if evaluated.architecture.endswith("\n"):
+    if evaluated.is_composite:
         raise RecipeError(f"{model} is several models that predict together; expected one that is one model")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
     whom = model if client is None else f"{model}, client {client}"

@@ -25,10 +25,23 @@ class Evaluated:
     vector: Tensor
     architecture: str
 
+    @property
+    def parts(self) -> list[str]:
+        """The architectures of a composite's parts; of one model its own alone."""
+        return self.architecture.splitlines()
+
+    @property
+    def is_composite(self) -> bool:
+        """Whether it is several models that predict together, or one that may have numbers behind it."""
+        return self.architecture.endswith(PART_ENDS)
+
+
+PART_ENDS = "\n"  # no architecture's name has it
+
 
 def composite(architectures: Iterable[str]) -> str:
     """What a composite's architecture is called: its parts' names, each with the end of a line."""
-    return "".join(f"{name}\n" for name in architectures)
+    return "".join(f"{name}{PART_ENDS}" for name in architectures)
 
 
 @dataclass(frozen=True)
@@ -85,16 +98,16 @@ def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
         what: who gave it, for the message.
     Raises: MisuseError
     """
-    vector, name = (model.vector, model.architecture) if isinstance(model, Evaluated) else (model, "model")
-    length = 0
-    for part in name.splitlines():
+    evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
+    vector, length = evaluated.vector, 0
+    for part in evaluated.parts:
         if part not in lengths:
             there = ", ".join(sorted(lengths))
             raise MisuseError(f"{what} of the architecture {shown(part)}; there are {there}")
         length += lengths[part]
-    if name.endswith("\n") and isinstance(vector, Tensor):
+    if evaluated.is_composite and isinstance(vector, Tensor):
         length = max(length, vector.numel())  # a composite may have numbers behind its parts'
-    check_vector(vector, length, name, f"{what} as", least_bytes=4)
+    check_vector(vector, length, evaluated.architecture, f"{what} as", least_bytes=4)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,6 @@ class Setting:
         partition: each client's samples.
         devices: the clients' devices in simulated time; None without it.
         outcomes: of the trials of modules that another process made, as `Architectures` has them.
-        remarks: what `Method.check` wants the user to know.
     """
 
     recipe: Recipe
@@ -78,7 +77,6 @@ class Setting:
     partition: Partition
     devices: Devices | None = None
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
 
     @cached_property
     def architectures(self) -> Architectures:
@@ -129,7 +127,16 @@ class Setting:
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
         ours = (self.groups.note, self._unreached, self._long_step)
-        return [*self.dataset.notes, *filter(None, [*self.remarks, *ours])]
+        return [*self.dataset.notes, *filter(None, [self.method_note, *ours])]
+
+    @cached_property
+    def method_note(self) -> str:
+        """What `Method.check` wants the user to know. Raises: RecipeError if it refuses the setting."""
+        context = ServerContext(
+            self.module_pool(), self.device_data(), self.server_facts(0), self.recipe.seed
+        )
+        with blaming(f"method.name: check of {self.recipe.method.name}"):
+            return str(self.method.check(context) or "")
 
     @property
     def _unreached(self) -> str:
@@ -273,10 +280,7 @@ class Setting:
             module_pool.initial_vector(name)
         self.architectures.try_generators(module_pool)
         check_codecs(self.method, self.recipe.method.name, self.wires.values())
-        data = self.device_data()
-        with blaming(f"method.name: check of {self.recipe.method.name}"):
-            note = method.check(ServerContext(module_pool, data, self.server_facts(0), self.recipe.seed))
-        self.remarks[:] = [note] if isinstance(note, str) else []
+        _ = self.method_note
         _ = self.groups  # refuses a number where the schedule has no groups
 
 
