@@ -17,14 +17,13 @@ class CompositeEvaluation(ModelEvaluation):
         """A model, or models that predict together, in eval mode: images to logits."""
         if not evaluated.is_composite:
             return super().frozen(evaluated)
-        lengths = [self._module_pool.lengths[name] for name in evaluated.parts]
+        pool, names = self._module_pool, evaluated.parts
+        lengths = [pool.lengths[name] for name in names]
         lengths.append(len(evaluated.vector) - sum(lengths))
         # Copies, as kernels choose their code by alignment.
         *vectors, numbers = (vector.clone() for vector in torch.split(evaluated.vector, lengths))
-        parts = [
-            self._module_pool.lend(*pair).freeze() for pair in zip(evaluated.parts, vectors, strict=True)
-        ]
-        return cast(Composing, self._setting.method).composed(parts, numbers.to(self._module_pool.device))
+        parts = [pool.lend(*pair).freeze() for pair in zip(names, vectors, strict=True)]
+        return cast(Composing, self._setting.method).composed(parts, numbers.to(pool.device))
 
 
 def evaluation_of(method: Method[Any, Any]) -> type[ModelEvaluation]:
