@@ -16,7 +16,7 @@ ALSO_cuda := PIP_FIND_LINKS=$(VENV)
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart install lint fast without-ray other-cpu test slow test-all audit docs wheel leaderboard benchmark clean
+.PHONY: quickstart install lint fast without-ray other-cpu test slow test-all audit derived docs wheel leaderboard benchmark clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/rayfed-kd run configs/quickstart.yaml
@@ -72,6 +72,10 @@ audit: $(VENV)/installed
 	$(BIN)/python tests/tools/audit.py
 
 # The site, into site/; a broken link or reference is an error.
+derived: $(VENV)/installed
+	$(BIN)/python docs/hooks/methods.py
+	$(BIN)/python tests/configs/test_defaults.py
+
 docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

@@ -1,11 +1,13 @@
 """MkDocs hook: what a method's page has from code and tables, and not from its author.
 
-A page says `<!-- generated: PART -->`, and in its head which names the tables give the method:
+A page says `<!-- generated: PART -->`, and in its head in which group it stands, and which names the tables
+give the method:
 
+    group: Personal models      # one of GROUPS
     systems: [FedPer]           # names in published tables and on the pages of `MEASURED`
     command: fedgems/cifar10 method.name=fedgem      # only where no recipe names the method
 
-`python docs/hooks/methods.py NAME` prints a page.
+`python docs/hooks/methods.py NAME` prints a page; without a name it writes the tables of docs/methods.md.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import yaml
@@ -25,11 +28,26 @@ from reference import ROOT, markdown_table, option_table
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cli.listing import by_default, public_data, schedules
 from rayfed_kd.comparison.studies import Study, StudyRun, read_study
+from rayfed_kd.errors import in_words
 from rayfed_kd.protocol import Declaration, Method
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.shipped import last_part, purpose, shipped_files
 
 FOLDER = "methods/"
+LIST = ROOT / "docs/methods.md"
+GROUPS = (
+    "The five papers",
+    "Averages",
+    "After another method",
+    "Generated samples",
+    "One exchange",
+    "Public data",
+    "Prototypes and outputs by class",
+    "A shared model beside a private one",
+    "A server behind features",
+    "Personal models",
+    "References",
+)
 PUBLISHED = ROOT / "rayfed_kd/comparison/published"
 # Pages of docs/ with tables of real runs -> what a reader must know of all tables on the page.
 MEASURED = {
@@ -248,6 +266,51 @@ def parted(text: str) -> tuple[Meta, str]:
     return yaml.safe_load(head), markdown
 
 
+def grouped() -> dict[str, dict[str, str]]:
+    """Group -> method -> its page's heading, both in order."""
+    groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for name in METHODS:
+        meta, markdown = parted((ROOT / f"docs/{FOLDER}{name}.md").read_text("utf8"))
+        groups[meta["group"]][name] = markdown.partition("\n")[0].lstrip("# ")
+    return groups
+
+
+def method_list() -> str:
+    """The tables of docs/methods.md, and which methods take clients' architectures or need images."""
+    parts = []
+    for group, titles in grouped().items():
+        rows = [("name", "what it is", "paper", "public data", "schedules")]
+        for name in titles:
+            method = _method(name)
+            facts = (method.summary, method.paper, public_data(method), schedules(method))
+            rows.append((f"[`{name}`]({FOLDER}{name}.md)", *facts))
+        parts += [f"### {group}", markdown_table(rows)]
+    methods = {name: _method(name) for name in METHODS}
+    own = [f"`{name}`" for name, method in methods.items() if method.heterogeneous]
+    generating = [f"`{name}`" for name, method in methods.items() if by_default(method).generates]
+    told = [
+        f"**Architectures of the clients' own** (`client_models`) are possible with {in_words(own)}. "
+        "All others need one for all clients.",
+        f"**Images are needed** by {in_words(generating)}, which generate such, or crop them. "
+        "All others take texts and tables as well.",
+    ]
+    return "\n\n".join([*parts, *(fill(one, 100, break_on_hyphens=False) for one in told)])
+
+
+def with_list(page: str) -> str:
+    """docs/methods.md with the tables that the methods say."""
+    start, end = "<!-- methods -->\n", "\n<!-- end -->"
+    return page[: page.index(start)] + f"{start}\n{method_list()}\n" + page[page.index(end) :]
+
+
+def on_config(config: Any) -> Any:
+    """Called by MkDocs first: the navigation gets the methods' pages."""
+    (methods,) = (entry["Methods"] for entry in config["nav"] if "Methods" in entry)
+    for group, titles in grouped().items():
+        methods.append({group: [{title: f"{FOLDER}{name}.md"} for name, title in titles.items()]})
+    return config
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Called by MkDocs with each page's Markdown."""
     name = Path(page.file.src_uri).stem
@@ -255,5 +318,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        LIST.write_text(with_list(LIST.read_text("utf8")), "utf8")
+        sys.exit()
     meta, markdown = parted((ROOT / f"docs/{FOLDER}{sys.argv[1]}.md").read_text("utf8"))
     sys.stdout.write(written(sys.argv[1], markdown, meta))

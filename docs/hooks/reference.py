@@ -1,6 +1,7 @@
 """MkDocs hook: the tables of docs/reference/recipe.md, made of the models that check a recipe.
 
-`python docs/hooks/reference.py` prints them. An example of every key stands in examples.yaml beside it.
+`python docs/hooks/reference.py` prints them. examples.yaml beside it has an example of every key, and of each
+thing that asks for options or shows some; the others have a plain one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,30 @@ from rayfed_kd.timing.staleness import STALENESS_RULES
 ROOT = Path(__file__).parents[2]
 PAGE = "reference/recipe.md"
 EXAMPLES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("examples.yaml").read_text("utf8"))
+
+# Of a thing without an example of its own.
+PLAIN_EXAMPLES = {
+    "method": "method={{name: {}}}",
+    "model": "model.name={}",
+    "data": "data.name={}",
+    "partition": "partition={{name: {}, clients: 10}}",
+    "metric": "evaluation.metrics=[{}]",
+    "schedule": "schedule.name={}",
+    "staleness": "schedule={{name: buffered, buffer: 2, staleness: {{name: {}}}}}",
+    "clock": "clock.name={}",
+    "codec": "codec.up={{weights: [{}]}}",
+    "tracker": "results.trackers=[{}]",
+}
+
+
+def example_of(kind: str, name: str) -> str:
+    """An example of a registered thing. Raises: KeyError where only examples.yaml can say one."""
+    if name in EXAMPLES.get(kind, {}):
+        return str(EXAMPLES[kind][name])
+    if kind not in PLAIN_EXAMPLES:
+        raise KeyError(f"docs/hooks/examples.yaml has no example {kind}: {name}")
+    return PLAIN_EXAMPLES[kind].format(name)
+
 
 # What a key that names a thing says of the options beside the name.
 OPTIONS_BELOW = {
@@ -113,8 +138,14 @@ def _key_cells(rows: Sequence[OptionRow]) -> Iterator[Sequence[str]]:
             _code(row.default),
             row.takes,
             row.meaning,
-            _code(EXAMPLES["keys"][row.option]),
+            _code(_example_of_key(row.option)),
         )
+
+
+def _example_of_key(key: str) -> str:
+    if key not in EXAMPLES["keys"]:
+        raise KeyError(f"docs/hooks/examples.yaml has no example of the key {key}")
+    return str(EXAMPLES["keys"][key])
 
 
 def methods() -> str:
@@ -127,7 +158,7 @@ def methods() -> str:
             path, section = recipes[name]
             example = f"Example, from `{path}`: `method: {_flow(section)}`"
         else:
-            example = f"Example: {_code(EXAMPLES['method'][name])}"
+            example = f"Example: {_code(example_of('method', name))}"
         told = f"{method.summary}. {method.paper}" if method.paper else method.summary
         parts += [f"### {name}", f"{told}.", option_table(method.options_model()), example]
     return "\n\n".join(parts)
@@ -225,7 +256,7 @@ def _things(kind: str, registered: Mapping[str, str], model_of: Callable[[Any], 
             f"### {name}",
             first_paragraph(thing.__doc__),
             option_table(model_of(thing)),
-            f"Example: {_code(EXAMPLES[kind][name])}",
+            f"Example: {_code(example_of(kind, name))}",
         ]
     return "\n\n".join(parts)
 

@@ -5,12 +5,11 @@ import re
 import pytest
 import torch
 import yaml
+from hooks import hook
 from pages import PAGES, code_blocks
 from paths import ROOT
 
 import rayfed_kd
-from rayfed_kd.algorithms import METHODS
-from rayfed_kd.cli.listing import public_data, schedules
 from rayfed_kd.comparison.studies import Quick, Study, StudyRun, StudyTable
 from rayfed_kd.comparison.study_changes import quick_version, split_into_tables
 from rayfed_kd.comparison.study_selection import select_studies
@@ -18,10 +17,8 @@ from rayfed_kd.data import SOURCES
 from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.loading import load_recipe
-from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
-from rayfed_kd.recipe.validation import validate
 from rayfed_kd.tuning.space import parse_space
 
 SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
@@ -104,45 +101,16 @@ def test_the_frame_of_a_recipe_is_whole_and_loads():
     load_recipe(yaml.safe_load(shown))
 
 
-def test_every_method_and_registered_thing_is_documented():
-    for name in METHODS:
-        assert f"`{name}`" in PAGES["methods.md"]
+def test_every_registered_thing_is_documented():
     for name in (*SOURCES, *SCHEMES, *CLASSIFIERS, *GENERATORS):
         assert f"`{name}`" in PAGES["guide/recipe.md"], name
     for name in (*SCHEDULES, *CLOCKS):
         assert f"| `{name}` |" in PAGES["guide/schedules.md"], name
 
 
-def test_table_of_methods_says_what_the_methods_say():
-    """A row of several names says it once if it is the same for all."""
-    rows = re.findall(r"^\| (\[`\w+`\].*?) \|.*\| ([^|]+) \| ([^|]+) \|$", PAGES["methods.md"], re.MULTILINE)
-    named = re.compile(r"\[`(\w+)`\]\(methods/\1\.md\)")  # each leads to its page
-    assert sorted(name for names, _, _ in rows for name in named.findall(names)) == sorted(METHODS)
-    for names, *cells in rows:
-        listed = {name: load_object(METHODS[name], "") for name in named.findall(names)}
-        for cell, fact in zip(cells, (public_data, schedules), strict=True):
-            facts = {name: fact(method) for name, method in listed.items()}
-            each = "; ".join(f"{name} {text}" for name, text in facts.items())
-            expected = next(iter(facts.values())) if len(set(facts.values())) == 1 else each
-            assert cell.replace("`", "") == expected, f"the row of {names}"
-
-
-def test_methods_page_says_which_take_architectures_and_which_need_images():
-    listed = {name: load_object(location, "") for name, location in METHODS.items()}
-    own = [name for name, method in listed.items() if method.heterogeneous]
-    assert named_under("Architectures of the clients' own") == sorted([*own, "client_models"])
-    generating = [name for name, method in listed.items() if by_default(method).generates]
-    assert named_under("Images are needed") == sorted(generating)
-
-
-def named_under(title):
-    """What stands in code in the sentence that begins so in bold, up to `All others`."""
-    found = re.search(rf"\*\*{title}\*\*(.*?)\. All others", PAGES["methods.md"], re.DOTALL)
-    return sorted(re.findall(r"`(\w+)`", found[1]))
-
-
-def by_default(method):
-    return method(validate(method.options_model(), {}, "method", "default"))
+def test_tables_of_methods_say_what_the_methods_say():
+    page = PAGES["methods.md"]
+    assert hook("methods").with_list(page) == page, "`make derived` writes them anew"
 
 
 MADE_WITH_THE_SITE = [ROOT / f"docs/reference/{name}.md" for name in ("recipe", "protocol")]  # their headings

@@ -1,6 +1,7 @@
 """The recipe reference has every key and option, each with a meaning and an example that a recipe takes."""
 
 import re
+from copy import deepcopy
 from inspect import ismodule
 
 import pytest
@@ -89,22 +90,28 @@ def test_every_registered_thing_has_its_options(name, registered, model_of):
         assert "Example" in sections[thing]
 
 
+REGISTERED = {
+    "method": METHODS,
+    "model": CLASSIFIERS,
+    "generator": GENERATORS,
+    "data": SOURCES,
+    "partition": SCHEMES,
+    "metric": METRICS,
+    "schedule": SCHEDULES,
+    "staleness": STALENESS_RULES,
+    "clock": CLOCKS,
+    "codec": CODECS,
+    "tracker": TRACKERS,
+}
+
+
 def test_examples_are_of_things_that_exist():
     assert set(EXAMPLES["keys"]) == {
         row.option for row in reference.recipe_rows() if not row.option.endswith(".*")
     }
-    known = {"model": CLASSIFIERS, "generator": GENERATORS, "data": SOURCES, "partition": SCHEMES}
-    for kind, registered in {
-        **known,
-        "metric": METRICS,
-        "schedule": SCHEDULES,
-        "staleness": STALENESS_RULES,
-        "clock": CLOCKS,
-        "codec": CODECS,
-        "tracker": TRACKERS,
-    }.items():
-        assert set(EXAMPLES[kind]) == set(registered)
-    assert set(EXAMPLES["method"]) <= set(METHODS)
+    assert set(EXAMPLES) == {"keys", *REGISTERED} - {"method"}
+    for kind, registered in REGISTERED.items():
+        assert set(EXAMPLES.get(kind, ())) <= set(registered)
 
 
 def taken(word, *words):
@@ -141,8 +148,8 @@ NAMES = {  # kind -> the names that a recipe has of it
 
 @pytest.mark.parametrize("kind", [*NAMES, "model", "data", "partition", "method", "schedule", "clock"])
 def test_examples_of_things_are_taken(kind):
-    for name, word in EXAMPLES[kind].items():
-        recipe = taken(word, *[CLOCK] * (kind in ("schedule", "staleness")))
+    for name in REGISTERED[kind]:
+        recipe = taken(reference.example_of(kind, name), *[CLOCK] * (kind in ("schedule", "staleness")))
         assert name in (NAMES[kind](recipe) if kind in NAMES else [getattr(recipe, kind).name])
 
 
@@ -169,9 +176,10 @@ def test_a_formula_with_an_unknown_command_is_refused():
 
 def test_pages_of_the_site_are_those_of_the_folder():
     text = (ROOT / "mkdocs.yml").read_text()
-    listed = re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)
+    site = hook("methods").on_config(deepcopy(SITE))
+    listed = re.findall(r": ([\w/-]+\.md)$", yaml.safe_dump(site["nav"]), re.MULTILINE)
     assert sorted(listed) == sorted(PAGES)
-    places = re.findall(r"^- \[.*?\]\((.+?)\.html\): .", hook("llms").text(SITE), re.MULTILINE)
+    places = re.findall(r"^- \[.*?\]\((.+?)\.html\): .", hook("llms").text(site), re.MULTILINE)
     assert {f"{place}.md" for place in places} == set(PAGES) - {"changelog.md"}
     assert yaml.safe_load(text)["theme"]["font"] is False  # nothing is fetched
 

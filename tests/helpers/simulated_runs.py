@@ -22,6 +22,7 @@ from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol.state_packing import pack
+from rayfed_kd.recipe.timing import SCHEDULES as REGISTERED
 
 MEMORY = Path("/dev/shm")
 CLIENTS = 6
@@ -46,6 +47,8 @@ SCHEDULES = {
     "fedbuff": {"schedule": {"name": "fedbuff", "buffer": 2, "concurrency": 4}},
     "fedasync": {"schedule": {"name": "fedasync", "max_staleness": 4}, "rounds": 12},
 }
+NAMED = {case["schedule"]["name"] for case in SCHEDULES.values()}
+SCHEDULES |= {name: {"schedule": {"name": name}} for name in REGISTERED if name not in NAMED}
 # Those with one exchange a round, which go with every schedule.
 METHODS = ("fedkf", "fedavg", "moon", "qffl", "fedgkd", "feddf", "fedgen", "standalone", "pfedsd")
 # Their rounds have several exchanges, so they have rounds.
