@@ -141,8 +141,8 @@ class DaFKD(SharedModel[ServerState, ClientState]):
         options, student = self.options, ctx.model(message["student"])
         generator = ctx.model(message["generator"], "generator")
         discriminator = ctx.model(client.discriminator, "discriminator")
-        others = {"discriminator": discriminator, "generator": generator}
-        options.train(student, others, ctx)  # eq. 2, 3, 9
+        adversaries = {"discriminator": discriminator, "generator": generator}
+        options.train(student, adversaries, ctx)  # eq. 2, 3, 9
         weights = student.vector() if options.protocol == "local" else torch.empty(0)
         parts = {"student": student.vector()}
         if options.adversarial:

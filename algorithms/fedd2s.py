@@ -93,8 +93,8 @@ class Imitation:
     def of_batch(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """J through the frozen head on the student's layers 1 to l (eq. 12)."""
         hidden = up_to(self.layer, models["student"], batch["images"])
-        shown = between(self.layer, self.compared, models["head"], hidden)
-        loss = self.method.difference(batch["knowledge"], shown)
+        output = between(self.layer, self.compared, models["head"], hidden)
+        loss = self.method.difference(batch["knowledge"], output)
         return Loss(loss, {"imitation": loss})
 
 
@@ -124,12 +124,12 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
         """C2S: a copy of theta^g learns from each client; their mean is theta^g (eq. 11); then S2C."""
         replies = cohort.broadcast(self.extract, Message())
         before, copy = ctx.frozen_model(server), ctx.model(server)
-        taught = []
+        copies = []
         for reply in replies:
             copy.load(server)  # one module serves all copies, one after the other
             self._teach(copy, before, reply, ctx)
-            taught.append(copy.vector().cpu())
-        server = weighted_mean(taught, [1.0] * len(taught))  # eq. 11
+            copies.append(copy.vector().cpu())
+        server = weighted_mean(copies, [1.0] * len(copies))  # eq. 11
         after = ctx.frozen_model(server)
         cohort.scatter(self.learn, {r.client: self._knowledge(after, r, ctx) for r in replies})
         return server
@@ -140,15 +140,15 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
             student = ctx.model(client)
             train_on_labels(student, ctx, range(self.options.warmup_epochs))
             client = student.vector()
-        own = ctx.frozen_model(client)
-        layers = Layers(own)
+        model = ctx.frozen_model(client)
+        layers = Layers(model)
         layer = self.options.shared(ctx.participation, layers)
         first, deep, labels = [], [], []
         with torch.no_grad():
-            for images, wanted in ctx.samples():
-                first.append(up_to(1, own, images))
-                deep.append(between(1, layer, own, first[-1]))
-                labels.append(wanted)
+            for images, targets in ctx.samples():
+                first.append(up_to(1, model, images))
+                deep.append(between(1, layer, model, first[-1]))
+                labels.append(targets)
         parts = {"first": torch.cat(first), "labels": torch.cat(labels)}
         if layer > 1:
             parts["deep"] = torch.cat(deep)
@@ -159,14 +159,14 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
         student = ctx.model(client)
         layers = Layers(student)
         layer = self.options.shared(ctx.participation, layers)
-        head = student
+        head = student  # whose layers above l are the client's own
         if "head" in message:
             head = ctx.frozen_model(layers.with_rest(client, layer, message["head"]))
-        taught, own = _optimizers(student, layers, 0, layer, ctx)
-        phases = [Phase(label_loss, [taught, own])]  # eq. 13
+        lower, upper = _optimizers(student, layers, 0, layer, ctx)
+        phases = [Phase(label_loss, [lower, upper])]  # eq. 13
         if self.options.mechanism != "none":
             imitation = Imitation(self, layer, self._compared(layer, layers))
-            phases.insert(0, Phase(imitation.of_batch, [taught]))
+            phases.insert(0, Phase(imitation.of_batch, [lower]))
 
         def further(drawn: Drawn) -> Tensors:
             return {} if len(phases) == 1 else {"knowledge": message[self._part][drawn.numbers]}
@@ -181,7 +181,7 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
         compared = self._compared(layer, layers)
         first, labels = reply["first"].to(ctx.device), reply["labels"].to(ctx.device)
         deep = reply["deep"].to(ctx.device) if "deep" in reply else first
-        taught, rest = _optimizers(copy, layers, 1, compared, ctx)
+        lower, upper = _optimizers(copy, layers, 1, compared, ctx)
         stream = ctx.stream(f"order of client {reply.client}")
         for _ in range(self._passes(ctx)):
             order = torch.randperm(len(labels), generator=stream, device=ctx.device)
@@ -191,10 +191,10 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
                         target = between(layer, compared, before, deep[chosen])
                     loss = self.difference(target, between(1, compared, copy, first[chosen]))  # eq. 9
                     ctx.log(server_imitation=loss)
-                    taught.minimise(loss)
+                    lower.minimise(loss)
                 hard = cross_entropy(from_(1, copy, first[chosen]), labels[chosen])  # eq. 10
                 ctx.log(server_ce=hard)
-                minimise(hard, taught, rest)
+                minimise(hard, lower, upper)
 
     def _knowledge(self, after: FlatModule, reply: Reply, ctx: ServerContext) -> Message:
         """What the new global model says of a client's samples, and the head that the client needs."""
@@ -204,8 +204,8 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
         compared = self._compared(layer, layers)
         with torch.no_grad():
             chunks = torch.split(reply["first"].to(ctx.device), ctx.local.batch_size)
-            said = torch.cat([between(1, compared, after, chunk) for chunk in chunks])
-        parts = {self._part: said}
+            outputs = torch.cat([between(1, compared, after, chunk) for chunk in chunks])
+        parts = {self._part: outputs}
         if layer < compared:
             parts["head"] = layers.rest(after.vector(), layer)
         return Message(**parts)

@@ -229,20 +229,20 @@ class Fusion:
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0
         # Samples that clients are asked about: S3's, and those of a branch that is ablated (Table 5).
-        taught = unknown.clone()
-        taught |= right & (not options.self_training)
-        taught |= recalled & (not options.self_distillation)
-        untaught = torch.zeros_like(taught)
+        asked = unknown.clone()
+        asked |= right & (not options.self_training)
+        asked |= recalled & (not options.self_distillation)
+        nobody_right = torch.zeros_like(asked)
         # No questions at epsilon = 1, where no KL term has a weight.
-        if self._questions is not None and taught.any():
-            answers = self._questions.ask(ids[taught]).to(logits)
-            lesson.teacher[taught] = mean_logits(list(answers))
+        if self._questions is not None and asked.any():
+            answers = self._questions.ask(ids[asked]).to(logits)
+            lesson.teacher[asked] = mean_logits(list(answers))
             if options.ensemble_distillation:  # S3
-                alpha = entropy_weights(answers, labels[taught])
-                chosen = unknown[taught]
+                alpha = entropy_weights(answers, labels[asked])
+                chosen = unknown[asked]
                 lesson.teacher[unknown] = torch.einsum("kn,knc->nc", alpha, answers)[chosen]
-                untaught[unknown] = (alpha.sum(dim=0) == 0)[chosen]
-                lesson.soft[untaught] = 0.0
-        for name, where in zip(self.counts, (right, recalled, unknown, untaught), strict=True):
+                nobody_right[unknown] = (alpha.sum(dim=0) == 0)[chosen]
+                lesson.soft[nobody_right] = 0.0
+        for name, where in zip(self.counts, (right, recalled, unknown, nobody_right), strict=True):
             self.counts[name] += float(where.sum())
         return lesson._replace(teacher=options.taught(lesson.teacher))

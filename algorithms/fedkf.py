@@ -170,14 +170,14 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         drawn = ctx.local_batches(steps or None)  # of E passes, if steps is 0
         if ctx.round <= self.options.warmup_rounds:
             phase = Phase(label_loss, [optimizer])
-            train_phases({"student": student}, [phase], ((own, {}) for own in drawn), ctx)
+            train_phases({"student": student}, [phase], ((batch, {}) for batch in drawn), ctx)
             return client, Reply(student=student.vector(), samples=ctx.num_samples)
         generator = ctx.model(client.generator, "generator")
         adam = Optimizer(self.options.generator.optimizer, generator, client.moments)
 
         def batches() -> Iterator[OwnBatch]:
-            for own in drawn:
-                yield own, {"noise": noise(len(own.indices), generator, ctx)}
+            for batch in drawn:
+                yield batch, {"noise": noise(len(batch.indices), generator, ctx)}
 
         learning = [Phase(self.imitate, [adam]), Phase(self.distil, [optimizer])]
         if self.options.order == "student_first":
@@ -211,8 +211,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """ACA: the cohort's mean by n_k; OCA: the mean over all slots, unseen ones as w^0 or left out."""
         aca = replies.aggregated("student", replies.numbers("samples"), server.aca)
         slots = server.slots.after(replies, "student", replies.numbers("samples"))
-        unseen = 0.0 if self.options.unseen_slots == "ignore" else sum(ctx.sizes) - slots.weight
-        return ServerState(aca, slots.mean(server.initial, unseen), slots, server.initial)
+        unseen_samples = 0.0 if self.options.unseen_slots == "ignore" else sum(ctx.sizes) - slots.weight
+        return ServerState(aca, slots.mean(server.initial, unseen_samples), slots, server.initial)
 
     def evaluated(self, server: ServerState) -> Mapping[str, Tensor]:
         return {"global": server.aca, "oca": server.oca}

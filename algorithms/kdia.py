@@ -136,8 +136,8 @@ class LocalLoss:
         logged = {"ce": loss}
         if options.lambda_kd:
             with torch.no_grad():
-                taught = models["teacher"](batch["images"])
-            logged["kd"] = directed_divergence(taught, logits, options.tau, options.kl_direction)  # eq. 11
+                target = models["teacher"](batch["images"])
+            logged["kd"] = directed_divergence(target, logits, options.tau, options.kl_direction)  # eq. 11
             loss = loss + options.lambda_kd * logged["kd"]
         if self.stage is not None:
             with torch.no_grad():
@@ -166,7 +166,7 @@ class KDIA(OneExchange[ServerState, None]):
         return {"generator": self.options.generator.architecture("maps", conditional=True)}
 
     def check(self, ctx: ServerContext) -> None:
-        self._compared(ctx.initial_vector(), ctx)
+        self._compared(ctx.initial_vector(), ctx)  # refuses a reference of another size
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         initial = ctx.initial_vector()
@@ -197,12 +197,12 @@ class KDIA(OneExchange[ServerState, None]):
         models = {r.client: (r.ref("student"), r["samples"]) for r in replies}
         slots = participated(server.slots, models, counts, self.options.mean, server.last, now)
         seen = replace(server, slots=slots, last=last, counts=counts)
-        three = known_frequencies(seen, ctx)
-        ctx.log(**{f"variance_{name}": torch.tensor(value.var()) for name, value in three._asdict().items()})
+        known = known_frequencies(seen, ctx)
+        ctx.log(**{f"variance_{name}": torch.tensor(value.var()) for name, value in known._asdict().items()})
         return replace(
             seen,
             student=replies.aggregated("student", replies.numbers("samples"), server.student),  # eq. 10
-            teacher=weighted_model(slots, three, self.options.mean, last, ctx.sizes, server.initial, now=now),
+            teacher=weighted_model(slots, known, self.options.mean, last, ctx.sizes, server.initial, now=now),
             generator=self._trained_generator(server, replies, ctx),  # eq. 3, 4
         )
 
@@ -211,8 +211,8 @@ class KDIA(OneExchange[ServerState, None]):
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """F_k against N_k / sum N, and Fig. 7: cosines of generated and real features by class, [C]."""
-        three = known_frequencies(server, ctx)
-        weights = {"single (samples)": three.samples, "triple": combined(three, self.options.mean)}
+        known = known_frequencies(server, ctx)
+        weights = {"single (samples)": known.samples, "triple": combined(known, self.options.mean)}
         series = {name: torch.from_numpy(value) for name, value in weights.items()}
         compared = self._compared(server.teacher, ctx)
         replies = cohort.broadcast(self.class_features, Message(teacher=compared))

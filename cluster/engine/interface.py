@@ -20,12 +20,12 @@ class Engine(Protocol):
         """
         ...
 
-    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed_sizes: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Start steps on one host.
 
         Args:
             calls: several run as one batched program, unless their replies are summed.
-            summed: if the host is to sum the replies, the sizes of the groups of calls that run as one
+            summed_sizes: if the host is to sum the replies, the sizes of the groups of calls that run as one
                 batched program, in order; all results then have one `GroupSum` as their parts.
         Returns: one future per call. If one of several steps raises, all futures raise its error.
         """

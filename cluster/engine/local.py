@@ -38,10 +38,10 @@ class LocalEngine:
         """A handle on copies of the arrays: what was sent stays, whatever becomes of the sender's tensors."""
         return Held({n: one.copy() if isinstance(one, np.ndarray) else one for n, one in arrays.items()})
 
-    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed_sizes: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""
-        if summed:
-            done = sum_groups(self._host, cut(calls, summed))
+        if summed_sizes:
+            done = sum_groups(self._host, cut(calls, summed_sizes))
             group = GroupSum(Held(done.sums), [call.facts.client for call in calls])
             return [
                 _done(StepResult(facts, group, state))

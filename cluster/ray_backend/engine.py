@@ -87,18 +87,18 @@ class RayEngine:
         """Put arrays into the object store once; small arrays travel with the calls instead."""
         return published(arrays)
 
-    def submit(self, calls: Sequence[Any], summed: Sequence[int] = ()) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[Any], summed_sizes: Sequence[int] = ()) -> list[Future[Any]]:
         """Queue steps, or one evaluation.
 
         Args:
             calls: one call of any kind, or steps as in `Engine.submit`; they go to one host.
-            summed: as there.
+            summed_sizes: as there.
         Returns: one future per call.
         """
         self._count += 1
         futures: list[Future[Any]] = [Future() for _ in calls]
         samples = sum(samples_of(call, self._sizes) for call in calls)
-        job = Job(self._count, calls, futures, samples, summed=summed)
+        job = Job(self._count, calls, futures, samples, summed_sizes=summed_sizes)
         # Registered before the flag is read. `cancel`, in another thread, sets the flag before it reads the
         # open jobs: so one of the two ends this job in any case.
         self._open[self._count] = job

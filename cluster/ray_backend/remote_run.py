@@ -128,7 +128,7 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
                 raise KeyboardInterrupt
             if waited > NOTICE_S and not shortage:
                 shortage = (
-                    f"there is no room for {_summed(wanted.requests)}: others use the cluster, "
+                    f"there is no room for {_as_text(wanted.requests)}: others use the cluster, "
                     f"{_free()} are free"
                 )
                 tell(f"waiting up to {ROOM_S / 60:.0f} minutes: {shortage}")
@@ -146,7 +146,7 @@ def _free() -> str:
     return ", ".join(f"{available.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
 
 
-def _summed(requests: Sequence[Mapping[str, float]]) -> str:
+def _as_text(requests: Sequence[Mapping[str, float]]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in total(requests).items())
 
 

@@ -40,7 +40,7 @@ class EngineCohort:
     """
 
     def __init__(self, round_index: int, run: RunState) -> None:
-        self._clients, self._round, self._run, self.traffic = list[int](), round_index, run, Traffic()
+        self._round, self._run, self.traffic = round_index, run, Traffic()
         self._sender = Sender(round_index, run, self.traffic)
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
@@ -77,8 +77,8 @@ class EngineCohort:
         Args:
             step: the method's step.
             messages: client id -> its message; the clients must be of the cohort.
-            later: the message of a client that the schedule asks in place of one that replied; None: the
-                schedule asks nobody else. With it there may be no client to begin with, as all are at work.
+            later: the message of a client that the schedule adds for one that replied; None: it adds nobody.
+                With it there may be no client to begin with, as all are at work.
         Returns: the replies, in client order.
         Raises: RunError if a client is not in the cohort or no usable reply is left.
         """
@@ -86,8 +86,8 @@ class EngineCohort:
             return self._replies([])
         publish = self._sender.publish
         self._dispatch(step, {client: publish(messages[client]) for client in sorted(messages)})
-        ask = None if later is None else lambda client: self._dispatch(step, {client: publish(later(client))})
-        return self._collected(sorted(messages), ask)
+        add = None if later is None else lambda client: self._dispatch(step, {client: publish(later(client))})
+        return self._collected(sorted(messages), add)
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -167,15 +167,15 @@ class EngineCohort:
                 least_samples=self._method.least_samples(len(run.setting.partition.train[client]), local),
             )
             dispatches.append(dispatch)
-        for places, summed in run.jobs([dispatch.call for dispatch in dispatches]):
-            self._queue.start(*(dispatches[place] for place in places), summed=summed)
+        for places, summed_sizes in run.jobs([dispatch.call for dispatch in dispatches]):
+            self._queue.start(*(dispatches[place] for place in places), summed_sizes=summed_sizes)
 
-    def _collected(self, dispatched: Sequence[int], ask: Callable[[int], object] | None) -> Replies:
+    def _collected(self, dispatched: Sequence[int], add: Callable[[int], object] | None) -> Replies:
         """Take arriving replies until the schedule says that the update is complete.
 
         Args:
             dispatched: the clients that were dispatched.
-            ask: dispatches one more client; None: the schedule cannot replace clients in this exchange.
+            add: dispatches one more client; None: the schedule cannot replace clients in this exchange.
         """
         schedule, queue = self._schedule, self._queue
         deadline = queue.now + schedule.deadline_s(self._round)
@@ -189,8 +189,8 @@ class EngineCohort:
             # Replies that arrive in the current second are taken before new clients are dispatched.
             arrival = queue.next(until=queue.now)
             if arrival is None:
-                for client in self._drawn(progress) if ask else ():
-                    ask(client)  # type: ignore[misc]
+                for client in self._drawn(progress) if add else ():
+                    add(client)  # type: ignore[misc]
                 # Past the deadline the schedule was just asked and wants more: the next reply, whenever it
                 # comes.
                 arrival = queue.next(until=deadline if queue.now < deadline else math.inf)

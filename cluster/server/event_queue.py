@@ -137,16 +137,17 @@ class EventQueue:
             reachable = self._clock.available(free, self.now)
         return reachable
 
-    def start(self, *dispatches: Dispatch, summed: Sequence[int] = ()) -> None:
+    def start(self, *dispatches: Dispatch, summed_sizes: Sequence[int] = ()) -> None:
         """Submit one dispatch, or several as a group that trains as one batch.
 
         Args:
             dispatches: they go to one host.
-            summed: if their host sums their replies, sizes of the groups that train as one batch, in order.
+            summed_sizes: if their host sums the replies, sizes of the groups that train as one batch, in
+                order.
         """
         # Counted as waiting, because the local engine runs the steps inside `submit`.
         started = time.perf_counter()
-        futures = self._engine.submit([dispatch.call for dispatch in dispatches], summed)
+        futures = self._engine.submit([dispatch.call for dispatch in dispatches], summed_sizes)
         self.waited_s += time.perf_counter() - started
         for one, future in zip(dispatches, futures, strict=True):
             # Under a measured clock this second only orders replies that are done at the same look.

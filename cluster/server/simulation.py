@@ -17,7 +17,7 @@ from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
-from rayfed_kd.cluster.server.features.loading import features_of
+from rayfed_kd.cluster.server.features.round_features import features_of
 from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, RoundWriter, host_rows, round_row
 from rayfed_kd.cluster.server.run_state import RunState, jobs_of
 from rayfed_kd.cluster.server.sender import ObservedClients
@@ -89,31 +89,31 @@ class Simulation:
         Raises: StoppedError if `stop` was called; RunError if the run cannot go on.
         """
         start = self.begin(start)
-        ended = self._ended(start.round)
+        ended = self._ends_after(start.round)
         if ended or start.round == self.setting.recipe.rounds:  # killed after its last round, before its end
             self.models = self._evaluated(start.round, start.server)
         # The run before its last complete round, and after it. One assignment a round, as Ctrl-C in a run
         # without Ray may come between any two.
-        known = start, start
+        snapshots = start, start
         try:
             for round_index in () if ended else range(start.round + 1, self.setting.recipe.rounds + 1):
                 self.run_state.records.begin(round_index)
                 if self._stopping:
                     raise StoppedError(f"stopped after round {round_index - 1}")
-                server = self.round(round_index, known[1].server)
-                known = known[1], self.snapshot(round_index, server)
-                ended = self._ended(round_index)
+                server = self.round(round_index, snapshots[1].server)
+                snapshots = snapshots[1], self.snapshot(round_index, server)
+                ended = self._ends_after(round_index)
                 last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
                 if last or self._checkpoint_due(round_index):
                     self.writer.wait()
-                    self._save(known[1])
+                    self._save(snapshots[1])
                 if ended:
                     break
             if self.checkpointer is not None:
                 self.checkpointer.end()
         except (StoppedError, KeyboardInterrupt):
-            self._end_early(*known)
+            self._end_early(*snapshots)
             raise
         except Exception:
             # The one to report, whatever becomes of the round before: that still gets its rows, if it can,
@@ -121,14 +121,14 @@ class Simulation:
             with suppress(Exception):
                 self.writer.wait(GRACE_S)
             with suppress(Exception):
-                self._end_early(*known)
+                self._end_early(*snapshots)
             raise
 
-    def _ended(self, round_index: int) -> bool:
+    def _ends_after(self, round_index: int) -> bool:
         """Whether the run ends after this round: by its evaluation, or as its listener has asked."""
         if self.setting.recipe.stop is not None:
             self.writer.wait()
-        return bool(self.why_ended()) and self._due(round_index)
+        return bool(self.why_ended()) and self._is_tested(round_index)
 
     def _end_early(self, before: Snapshot, after: Snapshot) -> None:
         """Save the newest round that is complete and recorded.
@@ -230,17 +230,18 @@ class Simulation:
         ctx, waited_s = self._context(round_index), queue.waited_s
         cohort = EngineCohort(round_index, self.run_state)
         server, traffic = self._new_state(server, cohort, ctx), cohort.traffic
-        trained, client_s = time.perf_counter(), queue.waited_s - waited_s + traffic.answers_s
+        trained_at, client_s = time.perf_counter(), queue.waited_s - waited_s + traffic.answers_s
         record = RoundRecord(round_index, {"messages": traffic.ledger.rows(round_index)})
         self.writer.wait()  # the round before: evaluations must not overlap, and records keep their order
-        evaluation = self._evaluation_of(server, cohort, ctx, record) if self._due(round_index) else None
+        tested = self._is_tested(round_index)
+        evaluation = self._evaluation_of(server, cohort, ctx, record) if tested else None
         seconds = {
             "wall_s": time.perf_counter() - self._started,
             "dispatch_s": traffic.dispatch_s,
             "client_s": client_s,
             # The rest: neither waiting for clients' results nor publishing messages.
-            "server_s": trained - started - client_s - traffic.dispatch_s,
-            "evaluate_s": time.perf_counter() - trained,
+            "server_s": trained_at - started - client_s - traffic.dispatch_s,
+            "evaluate_s": time.perf_counter() - trained_at,
         }
         record.tables["rounds"] = [round_row(round_index, traffic, ctx) | seconds]
         for feature in self.run_state.features:
@@ -308,7 +309,7 @@ class Simulation:
         facts = replace(self._facts, round=round_index, local=local)
         return ServerContext(self._module_pool, self._data, facts, recipe.seed)
 
-    def _due(self, round_index: int) -> bool:
+    def _is_tested(self, round_index: int) -> bool:
         recipe = self.setting.recipe
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
 

@@ -66,8 +66,8 @@ class DispatchFacts:
     Attributes:
         client: its id.
         round: the server's round, from 1.
-        participation: which of the client's dispatches this is, from 1.
-        exchange: which of the steps of this dispatch, from 0.
+        participation: how often the client was sampled so far, this time included.
+        exchange: which of the steps that it is sent for this participation, from 0.
     """
 
     client: int

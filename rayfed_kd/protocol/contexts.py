@@ -143,7 +143,7 @@ class ClientContext(Context):
     Attributes:
         client: the client's id, 0 ... K - 1.
         round: the server's round, from 1.
-        participation: which of this client's dispatches this is, from 1.
+        participation: how often this client was sampled so far, this time included.
         local: epochs, batch size and optimiser of the recipe.
         num_samples: the client's training samples.
         device, classes, shape: of the models and images.

@@ -11,8 +11,8 @@ This one sends numbers as float16:
 
 A recipe names a codec, or a chain of them, for each direction and kind of part: `codec.up.weights:
 [difference, my_codec:Half, zstd]`. Each codec of a chain encodes the array of the one before it;
-rayfed_kd/protocol/wire.py runs the chains. Parts declared as `Simulated` would not travel, so they are left
-as they are, as are looks at clients for people.
+rayfed_kd/features/codecs/coded_wire.py runs the chains. Parts declared as `Simulated` would not travel, so
+they are left as they are, as are looks at clients for people.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Reply(Package):
         handle: the reference behind its parts; None where the reply is made.
         sent: the reference behind the message that it answers; None where the reply is made.
         staleness: server updates between that message and the reply's use.
-        summed: the sums that its parts are in instead of here; None: they are here.
+        in_sum: the sums that its parts are in instead of here; None: they are here.
         origin: round, client and step that it comes from, for messages; "" where the reply is made.
     """
 
@@ -105,7 +105,7 @@ class Reply(Package):
     handle: Handle | None = None
     sent: Handle | None = None
     staleness: int = 0
-    summed: SummedReply | None = None
+    in_sum: SummedReply | None = None
 
     def __getitem__(self, name: str) -> Any:
         if self.origin and name not in self:
@@ -128,7 +128,7 @@ class Reply(Package):
     def sealed(self) -> Reply:
         """This reply, of which a method sees the numbers and not the parts."""
         sealed = copy(self)
-        sealed.parts, sealed.handle = SealedParts(self.parts, summed=self.summed is not None), None
+        sealed.parts, sealed.handle = SealedParts(self.parts, summed=self.in_sum is not None), None
         return sealed
 
 
@@ -140,7 +140,7 @@ class Replies(Sequence[Reply]):
 
     Attributes:
         arrival: places in this sequence, in the order in which the replies came.
-        summed: whether hosts have summed the parts, so that no reply has its own.
+        are_summed: whether hosts have summed the parts, so that no reply has its own.
     """
 
     def __init__(self, replies: Sequence[Reply], rule: MeanRule | None = None) -> None:
@@ -150,8 +150,8 @@ class Replies(Sequence[Reply]):
         self.arrival = sorted(range(len(order)), key=order.__getitem__)
         self._rule = rule
         # What the method sees. Means are taken of `_replies`.
-        self.summed = any(reply.summed for reply in self._replies)
-        sealed = self.summed or (rule is not None and rule.sealed)
+        self.are_summed = any(reply.in_sum for reply in self._replies)
+        sealed = self.are_summed or (rule is not None and rule.sealed)
         self._seen = [reply.sealed() for reply in self._replies] if sealed else self._replies
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class Replies(Sequence[Reply]):
 
         Raises: RunError if hosts have summed them, as the method declares them Averaged.
         """
-        if self.summed:
+        if self.are_summed:
             raise RunError(
                 f"{self._replies[0].origin}: the method keeps each client's {name!r}, and hosts have summed "
                 "them, as it declares them Averaged; expected a kind alone, or local.sum_replies=off"
@@ -198,7 +198,7 @@ class Replies(Sequence[Reply]):
         For parts that are alike at all clients, as logits on public samples. Under `privacy` it has the noise
         that the server adds, and the denominator is the expected number of clients.
         """
-        if self.summed:
+        if self.are_summed:
             total = sum_of_groups(self._replies, name, [1.0] * len(self._replies))
             return total.div_(float(len(self._replies))).to(torch.float32)
         tensors = _Alike(self._replies, name)
@@ -220,7 +220,7 @@ class Replies(Sequence[Reply]):
             parameters: how many of its first elements are parameters, the rest buffers; None: as in the
                 method's architecture of the same length.
         """
-        if self.summed:
+        if self.are_summed:
             total, divisor = sum_of_groups(self._replies, name, counts), float(sum(counts))
             # As the rule does where no reply weighs anything.
             return total.div_(divisor).to(into.dtype) if divisor else into.clone()

@@ -70,7 +70,7 @@ class Answer(Protocol):
 
     client: int
     origin: str
-    summed: SummedReply | None
+    in_sum: SummedReply | None
 
 
 def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float]) -> Tensor:
@@ -88,24 +88,24 @@ def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float])
         raise ValueError(f"{len(replies)} replies and {len(counts)} weights: expected as many, at least one")
     groups: dict[int, GroupSum] = {}
     for reply, count in zip(replies, counts, strict=True):
-        assert reply.summed is not None
-        if name not in reply.summed.weights:
+        assert reply.in_sum is not None
+        if name not in reply.in_sum.weights:
             raise RunError(
                 f"{reply.origin}: the reply has no {name!r}, which the server's part of the method averages; "
-                f"there are {', '.join(sorted(reply.summed.weights)) or 'no sums'}"
+                f"there are {', '.join(sorted(reply.in_sum.weights)) or 'no sums'}"
             )
-        used = reply.summed.weights[name]
+        used = reply.in_sum.weights[name]
         if used != count:
             raise RunError(
                 f"{reply.origin}: the server weighs {name!r} by {count:g}, and its host has weighed it by "
                 f"{used:g}, as the method declares it; expected Averaged(..., by=...) to name what the "
                 "server weighs by, or local.sum_replies=off"
             )
-        groups.setdefault(id(reply.summed.group), reply.summed.group)
-    summed = sorted(client for group in groups.values() for client in group.clients)
-    if summed != [reply.client for reply in replies]:
+        groups.setdefault(id(reply.in_sum.group), reply.in_sum.group)
+    clients = sorted(client for group in groups.values() for client in group.clients)
+    if clients != [reply.client for reply in replies]:
         raise RunError(
-            f"{replies[0].origin}: sums of clients {summed} came for the replies of "
+            f"{replies[0].origin}: sums of clients {clients} came for the replies of "
             f"{[reply.client for reply in replies]}; expected the same clients, or local.sum_replies=off"
         )
     sums = _Sums(list(groups.values()), name)

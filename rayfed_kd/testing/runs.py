@@ -33,9 +33,9 @@ class RecordingEngine(LocalEngine):
         super().__init__(host)
         self.calls: dict[tuple[int, str], tuple[StepCall, StepResult]] = {}
 
-    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed_sizes: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Run the steps and record all but observations, whose states are discarded."""
-        futures = super().submit(calls, summed)
+        futures = super().submit(calls, summed_sizes)
         for call, future in zip(calls, futures, strict=True):
             if not call.observing:
                 self.calls[call.facts.round, call.step] = call, future.result()
@@ -49,16 +49,16 @@ class BackwardsEngine(LocalEngine):
         super().__init__(host)
         self._waiting: list[tuple[Sequence[StepCall], Sequence[int], Sequence[Future[StepResult]]]] = []
 
-    def submit(self, calls: Sequence[StepCall], summed: Sequence[int] = ()) -> list[Future[StepResult]]:
+    def submit(self, calls: Sequence[StepCall], summed_sizes: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Queue the steps; gives one future per call, whose `result` runs all that is queued."""
         futures: list[Future[StepResult]] = [_Lazy(self._run) for _ in calls]
-        self._waiting.append((calls, summed, futures))
+        self._waiting.append((calls, summed_sizes, futures))
         return futures
 
     def _run(self) -> None:
         while self._waiting:
-            calls, summed, futures = self._waiting.pop()
-            for future, done in zip(futures, super().submit(calls, summed), strict=True):
+            calls, summed_sizes, futures = self._waiting.pop()
+            for future, done in zip(futures, super().submit(calls, summed_sizes), strict=True):
                 future.set_result(done.result())
 
 

@@ -260,8 +260,8 @@ def test_passes_are_half_of_the_epochs_unless_given():
         logged = []
         submit = simulated.engine.submit
 
-        def counted(calls, summed=(), submit=submit, logged=logged):
-            futures = submit(calls, summed)
+        def counted(calls, summed_sizes=(), submit=submit, logged=logged):
+            futures = submit(calls, summed_sizes)
             logged.extend(future.result().facts.logged.get("ce", (0, 0))[1] for future in futures)
             return futures
 

@@ -34,10 +34,10 @@ def exchanges(name):
     run, calls = Simulation(setting, LocalEngine(Host(setting)), Silent()), {}
     submit = run.engine.submit
 
-    def noted(asked, summed=()):
+    def noted(asked, summed_sizes=()):
         for call in asked:
             calls.setdefault((call.step, call.facts.round, call.facts.exchange), []).append(call)
-        return submit(asked, summed)
+        return submit(asked, summed_sizes)
 
     run.engine.submit = noted
     run.run()

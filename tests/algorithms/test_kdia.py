@@ -118,8 +118,8 @@ def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out():
         counted = []
         original = sim.engine.submit
 
-        def submit(calls, summed=(), original=original, counted=counted):
-            futures = original(calls, summed)
+        def submit(calls, summed_sizes=(), original=original, counted=counted):
+            futures = original(calls, summed_sizes)
             counted.extend(future.result().facts.logged["ce"][1] for future in futures)
             return futures
 

@@ -74,9 +74,9 @@ class SimulatedEngine(RayEngine):
         self.start.moment()
         return super().publish(arrays)
 
-    def submit(self, calls, summed=()):
+    def submit(self, calls, summed_sizes=()):
         self.start.moment()
-        return super().submit(calls, summed)
+        return super().submit(calls, summed_sizes)
 
     def durable(self, result):
         self.start.moment()

@@ -47,20 +47,20 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     first = jobs[0].calls[0]
     if isinstance(first, EvaluationCall | PersonalCall):
         return [[await _answer(actor.evaluate.options(name=str(jobs[0])).remote(first))]]
-    calls, summed = [call for job in jobs for call in job.calls], bool(jobs[0].summed)
-    sizes = list(jobs[0].summed) or [len(job.calls) for job in jobs]
+    calls, in_sums = [call for job in jobs for call in job.calls], bool(jobs[0].summed_sizes)
+    sizes = list(jobs[0].summed_sizes) or [len(job.calls) for job in jobs]
     # The number of return values depends on the jobs. A group's name has all of its clients.
     name = shortened(named(jobs), LONGEST_NAME)
     run = actor.run.options(num_returns=2 + len(sizes), name=name)
-    packed, parts, *kept = run.remote(PackedCalls.of(calls), sizes, summed)
+    packed, parts, *kept = run.remote(PackedCalls.of(calls), sizes, in_sums)
     facts = pickle.loads(await _answer(packed))
     done = [one for one in facts if isinstance(one, StepFacts)]
     if done:
         # Sums are about as large as one reply.
-        counted = done[:1] if summed else done
+        counted = done[:1] if in_sums else done
         ahead.fetch(parts, done[0].node, sum(part.bytes for one in counted for part in one.sizes.values()))
     states = [state for ref, size in zip(kept, sizes, strict=True) for state in rows_of(ref, size)]
-    if summed:
+    if in_sums:
         group = GroupSum(RayHandle(parts), [call.facts.client for call in calls])
         return [[StepResult(one, group, state) for one, state in zip(facts, states, strict=True)]]
     replies = rows_of(parts, len(calls))

@@ -20,7 +20,7 @@ class Job:
         futures: one per call.
         samples: that its calls process.
         lost: how often the job's host was lost.
-        summed: sizes of the groups in which its calls train, if their host sums the replies; else empty.
+        summed_sizes: sizes of the groups in which its calls train, if their host sums replies; else empty.
     """
 
     number: int
@@ -28,7 +28,7 @@ class Job:
     futures: Sequence[Future[Any]]
     samples: int
     lost: int = 0
-    summed: Sequence[int] = ()
+    summed_sizes: Sequence[int] = ()
 
     def __str__(self) -> str:
         if len(self.calls) == 1:
@@ -49,7 +49,7 @@ class Job:
     def step(self) -> StepCall | None:
         """The job's single step; None for groups, summed replies and evaluations."""
         call = self.calls[0]
-        return call if len(self.calls) == 1 and not self.summed and isinstance(call, StepCall) else None
+        return call if len(self.calls) == 1 and not self.summed_sizes and isinstance(call, StepCall) else None
 
     @property
     def done(self) -> bool:

@@ -155,7 +155,7 @@ def test_a_reply_is_fetched_once_a_round_however_many_uses_it_has(method, tmp_pa
             fetched.append(id(self))
             return super().resolve()
 
-    def submit(self, calls, summed=()):
+    def submit(self, calls, summed_sizes=()):
         futures = step(self, calls)
         results = [future.result() for future in futures]
         return [_done(replace(result, parts=Counted(result.parts.arrays))) for result in results]

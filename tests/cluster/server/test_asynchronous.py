@@ -63,7 +63,7 @@ class Work:
     def __init__(self):
         self.futures = {}
 
-    def submit(self, calls, summed=()):
+    def submit(self, calls, summed_sizes=()):
         (call,) = calls
         self.futures[call.facts.client] = Future()
         return [self.futures[call.facts.client]]

@@ -36,11 +36,11 @@ class Late(LocalEngine):
     def evaluate(self, call):
         return self._later(super().evaluate(call).result())
 
-    def submit(self, calls, summed=()):
+    def submit(self, calls, summed_sizes=()):
         for future, result in self._kept:
             _end(future, result, 0.05)
         self._kept = []
-        return super().submit(calls, summed)
+        return super().submit(calls, summed_sizes)
 
     def _later(self, result):
         self.evaluations += 1
@@ -95,10 +95,10 @@ def run_until(round_index, simulation):
     """Run, and be stopped when this round's first step is asked for."""
     submit = simulation.engine.submit
 
-    def stop(calls, summed=()):
+    def stop(calls, summed_sizes=()):
         if calls[0].facts.round == round_index:
             raise StoppedError("now")
-        return submit(calls, summed)
+        return submit(calls, summed_sizes)
 
     simulation.engine.submit = stop
     with pytest.raises(StoppedError):

@@ -11,7 +11,7 @@ from small_recipes import MADE_UP
 
 from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.cluster.server.cohort import EngineCohort
-from rayfed_kd.cluster.server.features.loading import Poisoning
+from rayfed_kd.cluster.server.features.round_features import Poisoning
 from rayfed_kd.cluster.server.sender import ObservedClients
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare

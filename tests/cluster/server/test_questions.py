@@ -50,7 +50,7 @@ class Engine:
     def publish(self, arrays):
         return Held(arrays)
 
-    def submit(self, calls, summed=()):
+    def submit(self, calls, summed_sizes=()):
         (call,) = calls
         self.calls.append(call)
         self.futures[call.facts.client] = Future()

@@ -25,7 +25,7 @@ def summed(group, client, weights, **reply):
     """A reply that is at the server, in a group."""
     answer = Reply(**reply)
     answer.client, answer.origin = client, f"round 1, client {client}, step"
-    answer.summed = SummedReply(group, weights)
+    answer.in_sum = SummedReply(group, weights)
     return answer
 
 

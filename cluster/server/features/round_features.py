@@ -41,7 +41,7 @@ class SummedReplies(RoundFeature):
         """The reply, whose parts are in its group's sums."""
         assert isinstance(result.parts, GroupSum)
         assert result.facts.weights is not None
-        reply.summed, reply.handle = SummedReply(result.parts, result.facts.weights), None
+        reply.in_sum, reply.handle = SummedReply(result.parts, result.facts.weights), None
         return reply
 
 
