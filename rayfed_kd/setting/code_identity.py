@@ -124,15 +124,18 @@ def own_code(recipe: Recipe) -> dict[str, str]:
 
 
 def _own_file(module: str) -> Path | None:
-    if module.partition(".")[0] in ("rayfed_kd", *sys.stdlib_module_names):
+    top, file = module.partition(".")[0], None
+    if top in ("rayfed_kd", *sys.stdlib_module_names):
         return None
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError, AttributeError):  # of a text or a name that is no module's
-        return None
-    file = None if spec is None or spec.origin is None else Path(spec.origin)
-    own = file is not None and file.suffix == ".py" and not INSTALLED.intersection(file.parts)
-    return file if own else None
+    for name in dict.fromkeys((top, module)):  # to look for a package's part would import the package
+        try:
+            spec = find_spec(name)
+        except Exception:  # of a text that is no module's name, or of a package's: who imports it says so
+            return None
+        file = None if spec is None or spec.origin is None else Path(spec.origin)
+        if file is not None and INSTALLED.intersection(file.parts):
+            return None
+    return file if file is not None and file.suffix == ".py" else None
 
 
 def _imported(module: str, file: Path) -> Iterator[str]:

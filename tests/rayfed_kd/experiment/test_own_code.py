@@ -93,3 +93,13 @@ def test_recipe_without_own_code_says_so(tmp_path):
         THREE_CLIENTS, {"results.folder": str(tmp_path / "run")}, rounds=1, local=True
     ).folder
     assert changed_own_code(folder) == []
+
+
+def test_installed_package_is_not_imported_to_tell_that_it_is_nobodys_own(mine, tmp_path, monkeypatch):
+    """An import may fail, as torchvision's beside another torch, which `import_torchvision` mends first."""
+    package = tmp_path / "site-packages" / "broken_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(package.parent)
+    mine.write_text(f"try:\n    import broken_package.part\nexcept RuntimeError:\n    pass\n{METHOD}")
+    assert list(prepare(recipe_of(mine)).blueprint.own_code) == [mine.stem]
