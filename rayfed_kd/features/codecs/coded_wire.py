@@ -7,6 +7,7 @@ What is on the wire for a coded part `w`, as named arrays, all of which the ledg
     w/0.shape      [dimensions] int32, the shape that the first codec got, if its array has another
     w/0.damping    [tensors] float32, by what tensors are multiplied that the first codec decodes; see Chain
     w/exact        numbers of `w` that no codec changes, as BatchNorm's statistics
+    w/change       empty: `w` is below 0 where a model has running variances, as the change of a model may be
 
 A part without a codec, an empty one, and one with a NaN travel as they are, under the part's own name.
 """
@@ -114,8 +115,7 @@ class CodedWire(Wire):
 
     def _chain(self, name: str) -> Chain | None:
         """None: the part is left as it is. One that is not declared is refused when it is counted."""
-        kind = self.kinds.get(name)
-        return None if kind is None else self.chains.get(kind)
+        return self.chains.get(self.kinds.get(name, ""))
 
     def _encoded(self, name: str, array: Array, chain: Chain, sending: Sending) -> EncodedArray:
         received = self._received(name, chain, sending.received, array.shape)
@@ -130,7 +130,9 @@ class CodedWire(Wire):
             stream=(self.seed, (self.direction, name, *sending.stream)),
         )
         if exact is None:
-            return chain.encode(array, part)
+            result = chain.encode(array, part)
+            changes = any(array[place].min() < 0 for place in self._variances(array, chain))
+            return result._replace(wire={**result.wire, "change": np.empty(0)}) if changes else result
         result = chain.encode(array[~exact], part)
         return result._replace(wire={**result.wire, "exact": array[exact]})
 
@@ -144,11 +146,15 @@ class CodedWire(Wire):
         before = self._received(name, chain, received, shape)
         part, exact = self._part(name, chain, shape)
         if exact is None:
-            return self._sound(chain.decode(wire, replace(part, received=before)), chain)
+            array = chain.decode(wire, replace(part, received=before))
+            # What is decoded of a model may have come out with running variances below zero.
+            for place in () if "change" in wire else self._variances(array, chain):
+                array[place] = np.maximum(array[place], 0)
+            return array
         coded = chain.decode(wire, replace(part, received=None if before is None else before[~exact]))
         array = np.empty(shape, coded.dtype)
         array[~exact], array[exact] = coded, wire["exact"]
-        return self._sound(array, chain)
+        return array
 
     def _received(self, name: str, chain: Chain, received: Received, shape: tuple[int, ...]) -> Array | None:
         """The part that was received, if the chain needs it and it has this shape."""
@@ -169,12 +175,9 @@ class CodedWire(Wire):
             return part, None
         return replace(part, layout=layout.without(self.exact), shape=(int((~exact).sum()),)), exact
 
-    def _sound(self, array: Array, chain: Chain) -> Array:
-        """A decoded vector, whose running variances may have come out below zero."""
+    def _variances(self, array: Array, chain: Chain) -> Iterator[slice]:
+        """Where a vector of a model's length has running variances, if the chain has a loss."""
         layout = self.layouts.get(array.size) if array.ndim == 1 and not chain.lossless else None
-        if layout is None or "buffer" in self.exact:
-            return array
-        for tensor, start, stop in layout.placed():
+        for tensor, start, stop in () if layout is None else layout.placed():
             if tensor.name.endswith("running_var"):
-                array[start:stop] = np.maximum(array[start:stop], 0)
-        return array
+                yield slice(start, stop)

@@ -12,13 +12,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.results.folder import changed_own_code
 
-METHOD = """
-from rayfed_kd.algorithms.fedavg import FedAvg
-
-
-class Mine(FedAvg):
-    pass
-"""
+METHOD = "from rayfed_kd.algorithms.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
 
 
 @pytest.fixture
@@ -97,8 +91,7 @@ def test_recipe_without_own_code_says_so(tmp_path):
 
 def test_installed_package_is_not_imported_to_tell_that_it_is_nobodys_own(mine, tmp_path, monkeypatch):
     """An import may fail, as torchvision's beside another torch, which `import_torchvision` mends first."""
-    package = tmp_path / "site-packages" / "broken_package"
-    package.mkdir(parents=True)
+    (package := tmp_path / "site-packages/broken_package").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError")
     monkeypatch.syspath_prepend(package.parent)
     mine.write_text(f"try:\n    import broken_package.part\nexcept RuntimeError:\n    pass\n{METHOD}")

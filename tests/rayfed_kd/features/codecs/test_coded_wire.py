@@ -83,6 +83,13 @@ def test_statistics_are_coded_where_that_is_asked_and_variances_stay_above_zero(
     assert lossy.decoded(sent.wire, before.received)["student"][-3:].min() == 0
 
 
+def test_change_of_a_model_stays_below_zero_where_the_model_has_variances():
+    change, wire = -np.abs(vector()), wire_of(Chain((Stage("uniform", Uniform(bits=32)),)), exact=())
+    sent = wire.encoded({"student": change})
+    np.testing.assert_array_equal(wire.decoded(sent.wire)["student"], change)
+    assert sent.sizes["student"].bytes == change.nbytes
+
+
 def test_codecs_without_loss_take_statistics_along():
     array, wire = vector(), wire_of(Chain((Stage("zstd", Zstd()),)))
     sent = wire.encoded({"student": array}).wire
