@@ -264,7 +264,8 @@ def minimise(loss: Tensor, *optimizers: Optimizer, factor: float = 1.0, clip: fl
     # Gradients are views of one tensor, so they are zeroed in place and never set to None.
     for module in modules:
         module.zero_gradients()
-    torch.autograd.backward(loss, inputs=[leaf for module in modules for leaf in module.leaves])
+    # Not torch.autograd.backward: of a tuple, as a loss beside what is to be logged, it would take the sum.
+    loss.backward(inputs=[leaf for module in modules for leaf in module.leaves])  # type: ignore[no-untyped-call]
     if clip is not None:
         for module in modules:
             clip_grad_norm_(module.leaves, clip)

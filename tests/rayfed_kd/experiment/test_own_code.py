@@ -44,10 +44,8 @@ def test_a_new_process_finds_the_code_that_it_is_asked_about(mine, monkeypatch):
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(mine.parent))])
     monkeypatch.delitem(sys.modules, mine.stem)
     mine.write_text(METHOD + "\n# edited\n")
-    with pytest.raises(
-        RecipeError,
-        match=f"was begun with another {mine.name}, or from here none is found: the bits may differ",
-    ):
+    told = f"was begun with another {mine.name}, or from here none is found: the bits may differ"
+    with pytest.raises(RecipeError, match=told):
         rayfed_kd.resume(folder, rounds=2, local=True)
     mine.rename(mine.with_suffix(".txt"))
     assert changed_own_code(folder) == [mine.stem]
@@ -58,10 +56,8 @@ def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):
     mine.write_text(
         METHOD.replace(
             "    pass",
-            "    def absorb(self, server, replies, ctx):\n"
-            "        if ctx.rounds == 2:\n"
-            "            raise ValueError\n"
-            "        return super().absorb(server, replies, ctx)",
+            "    def absorb(self, server, replies, ctx):\n        if ctx.rounds == 2:\n"
+            "            raise ValueError\n        return super().absorb(server, replies, ctx)",
         )
     )
     with pytest.raises(RunError, match="--local --restart` begins again at round 1"):

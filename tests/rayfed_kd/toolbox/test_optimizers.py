@@ -164,6 +164,12 @@ def test_a_module_that_a_loss_passes_through_keeps_its_gradients_and_parameters(
     assert torch.equal(through.vector(), before)
 
 
+def test_two_losses_are_not_minimised_as_their_sum():
+    free = FreeTensor(torch.zeros(1))
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'backward'"):
+        Optimizer(OptimizerRecipe(), free).minimise((free.value.sum(), free.value.sum()))
+
+
 def test_clipping_bounds_the_norm_of_each_modules_gradient():
     flat = FlatModule(nn.Linear(3, 3)).train()
     before = flat.vector()
