@@ -79,8 +79,8 @@ class FlatModule:
             place = view_as(self.storage[self.places[one.name]], one.shape)
             place.copy_(leaf)
             leaf.data = place
-            # Backward adds in place to a gradient that is there; without one it would make another tensor.
-            leaf.grad = view_as(self.gradients[self.places[one.name]], one.shape)
+        stretches = ((self.gradients[self.places[one.name]], one.shape) for one in held.trained)
+        self._gradients = [view_as(*stretch) for stretch in stretches]
         for one in held.moving:
             one.assign(self._home(one).copy_(one.now))
         self._first_places = [one.places[0] for one in held.trained]
@@ -288,7 +288,14 @@ class FlatModule:
         return self._switch(train=False)
 
     def zero_gradients(self) -> None:
-        """Sets all gradients to zero, in one operation."""
+        """Sets all gradients to zero, and leads back to `gradients` what a loop of one's own led away.
+
+        Backward adds in place to a gradient that is there. Without one, as torch's `zero_grad` leaves it, or
+        with another, it would not reach `gradients`, and an optimiser would step on zeros.
+        """
+        for leaf, gradient in zip(self.leaves, self._gradients, strict=True):
+            if leaf.grad is not gradient:
+                leaf.grad = gradient
         self.gradients.zero_()
 
     def _switch(self, train: bool) -> FlatModule:
@@ -301,7 +308,7 @@ class FlatModule:
                 leaf.requires_grad_(train)
             self._requires_grad = train
         # A module that is lent again still holds the gradients of an earlier step.
-        self.gradients.zero_()
+        self.zero_gradients()
         return self
 
 
@@ -321,10 +328,7 @@ def view_as(flat: Tensor, shape: torch.Size) -> Tensor:
 
 def _lying(shape: torch.Size) -> tuple[int, ...]:
     """A parameter's shape in the order in which its numbers lie in the vector."""
-    if len(shape) == 4:
-        out, into, height, width = shape
-        return out, height, width, into
-    return tuple(shape)
+    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else tuple(shape)
 
 
 def build_flat(

@@ -159,13 +159,12 @@ class FreeTensor:
         self.trainable = start.detach().clone()
         self.gradients = torch.zeros_like(self.trainable)
         self.value = nn.Parameter(self.trainable)
-        # Backward adds into this memory, which the optimiser reads.
-        self.value.grad = self.gradients
         self.leaves = [self.value]
 
     def zero_gradients(self) -> None:
         """Sets the gradient to zero."""
-        self.gradients.zero_()
+        # Backward adds into this memory, which the optimiser reads, whatever somebody's own loop has left.
+        self.value.grad = self.gradients.zero_()
 
 
 class Optimizer:

@@ -1,10 +1,12 @@
 """Flat optimisers against torch's own, and their explicit state."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD, Adam
 
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.recipe.sections.learning_rates import RateSchedule
@@ -17,22 +19,13 @@ RECIPES = [
         OptimizerRecipe(lr=0.1, momentum=0.9, weight_decay=0.01),
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
     ),
-    (
-        OptimizerRecipe(lr=0.1, momentum=0.5, nesterov=True),
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, nesterov=True),
-    ),
-    (
-        OptimizerRecipe(name="adam", lr=0.01, weight_decay=0.1),
-        lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
-    ),
+    (OptimizerRecipe(lr=0.1, momentum=0.5, nesterov=True), partial(SGD, lr=0.1, momentum=0.5, nesterov=True)),
+    (OptimizerRecipe(name="adam", lr=0.01, weight_decay=0.1), partial(Adam, lr=0.01, weight_decay=0.1)),
     (
         OptimizerRecipe(name="adam", lr=0.01, betas=[0.5, 0.9], amsgrad=True),
         lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.5, 0.9), amsgrad=True),
     ),
-    (
-        OptimizerRecipe(lr=0.1, momentum=0.9, dampening=0.5),
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5),
-    ),
+    (OptimizerRecipe(lr=0.1, momentum=0.9, dampening=0.5), partial(SGD, lr=0.1, momentum=0.9, dampening=0.5)),
     (OptimizerRecipe(name="adamw"), torch.optim.AdamW),
     (OptimizerRecipe(name="adadelta"), torch.optim.Adadelta),
     (OptimizerRecipe(name="adagrad", lr_decay=0.1), lambda p: torch.optim.Adagrad(p, lr_decay=0.1)),
@@ -162,6 +155,14 @@ def test_a_module_that_a_loss_passes_through_keeps_its_gradients_and_parameters(
     Optimizer(OptimizerRecipe(lr=0.1), trained).minimise(through(trained(torch.randn(2, 3))).sum())
     assert (through.gradients == 7.0).all()
     assert torch.equal(through.vector(), before)
+
+
+def test_steps_go_on_where_torchs_zero_grad_has_led_gradients_away():
+    """As a loop of one's own leaves the module for the step after it, perhaps another client's."""
+    for held in (FlatModule(nn.Linear(2, 1)).train(), FreeTensor(torch.zeros(3))):
+        SGD(held.leaves).zero_grad()
+        Optimizer(OptimizerRecipe(lr=1.0), held).minimise(sum(leaf.sum() for leaf in held.leaves))
+        assert held.gradients.tolist() == [1, 1, 1]
 
 
 def test_two_losses_are_not_minimised_as_their_sum():
