@@ -68,7 +68,6 @@ class FlatModule:
         self.trainable = self.storage[:trained]
         self.submodules = list(self.module.modules())
         self.autocast: torch.dtype | None = None
-        self._requires_grad = True
         self._training: bool | None = None  # the mode that `_switch` has set
         with torch.no_grad():
             self._adopt(held)
@@ -303,10 +302,9 @@ class FlatModule:
         if train is not self._training or any(part.training is not train for part in self.submodules):
             self.module.train(train)
             self._training = train
-        if train != self._requires_grad:
-            for leaf in self.leaves:
+        for leaf in self.leaves:
+            if leaf.requires_grad is not train:  # perhaps as a step before has left it
                 leaf.requires_grad_(train)
-            self._requires_grad = train
         # A module that is lent again still holds the gradients of an earlier step.
         self.zero_gradients()
         return self

@@ -165,10 +165,14 @@ def test_steps_go_on_where_torchs_zero_grad_has_led_gradients_away():
         assert held.gradients.tolist() == [1, 1, 1]
 
 
+def test_parameter_that_a_step_has_frozen_trains_in_the_next():
+    (flat := FlatModule(nn.Linear(2, 1)).train()).leaves[0].requires_grad_(False)
+    assert flat.train().leaves[0].requires_grad
+
+
 def test_two_losses_are_not_minimised_as_their_sum():
-    free = FreeTensor(torch.zeros(1))
     with pytest.raises(AttributeError, match="'tuple' object has no attribute 'backward'"):
-        Optimizer(OptimizerRecipe(), free).minimise((free.value.sum(), free.value.sum()))
+        minimise((torch.ones(()), torch.ones(())), Optimizer(OptimizerRecipe(), FreeTensor(torch.zeros(1))))
 
 
 def test_clipping_bounds_the_norm_of_each_modules_gradient():
