@@ -128,7 +128,7 @@ class Simulation:
         """Whether the run ends after this round: by its evaluation, or as its listener has asked."""
         if self.setting.recipe.stop is not None:
             self.writer.wait()
-        return bool(self.why_ended()) and self._is_tested(round_index)
+        return bool(self.why_ended()) and self._tests(round_index)
 
     def _end_early(self, before: Snapshot, after: Snapshot) -> None:
         """Save the newest round that is complete and recorded.
@@ -233,8 +233,7 @@ class Simulation:
         trained_at, client_s = time.perf_counter(), queue.waited_s - waited_s + traffic.answers_s
         record = RoundRecord(round_index, {"messages": traffic.ledger.rows(round_index)})
         self.writer.wait()  # the round before: evaluations must not overlap, and records keep their order
-        tested = self._is_tested(round_index)
-        evaluation = self._evaluation_of(server, cohort, ctx, record) if tested else None
+        evaluation = self._evaluation_of(server, cohort, ctx, record) if self._tests(round_index) else None
         seconds = {
             "wall_s": time.perf_counter() - self._started,
             "dispatch_s": traffic.dispatch_s,
@@ -309,7 +308,8 @@ class Simulation:
         facts = replace(self._facts, round=round_index, local=local)
         return ServerContext(self._module_pool, self._data, facts, recipe.seed)
 
-    def _is_tested(self, round_index: int) -> bool:
+    def _tests(self, round_index: int) -> bool:
+        """Whether models are evaluated after this round."""
         recipe = self.setting.recipe
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
 

@@ -12,7 +12,6 @@ also a subclass of one of these, is refused: on every engine, at the step that m
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
@@ -95,7 +94,17 @@ def copied(value: Any) -> Any:
     elif kind in (list, tuple):
         value = kind(map(copied, value))
     elif kind not in (*PLAIN, PartRef) and not isinstance(value, np.generic):
-        value = kind(**{name: copied(getattr(value, name)) for name in field_names(kind) or ()})
+        value = made_of(kind, {name: copied(getattr(value, name)) for name in field_names(kind) or ()})
+    return value
+
+
+def made_of(kind: type, fields: Mapping[str, Any]) -> Any:
+    """A dataclass or named tuple with these fields as they are: its `__post_init__` has had its say."""
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, fields.values())
+    value = object.__new__(kind)
+    for name, content in fields.items():
+        object.__setattr__(value, name, content)  # also of a frozen one
     return value
 
 
@@ -205,8 +214,8 @@ def _name(kind: type) -> str:
 def field_names(kind: type) -> tuple[str, ...] | None:
     """What makes a dataclass or a named tuple again.
 
-    None for other classes, for one that its name does not lead back to, as what a function defines, for one
-    whose constructor does not take all fields by name, and for one that is a container beside its fields.
+    None for other classes, for one that its name does not lead back to, as what a function defines, and for
+    one that is a container beside its fields.
     """
     if loaded(_name(kind)) is not kind:
         return None
@@ -218,13 +227,7 @@ def field_names(kind: type) -> tuple[str, ...] | None:
     else:
         return None
     solid = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    if names is None or solid is not (tuple if named else object):
-        return None
-    try:
-        inspect.signature(kind).bind(**dict.fromkeys(names))
-    except (TypeError, ValueError):
-        return None
-    return tuple(names)
+    return None if names is None or solid is not (tuple if named else object) else tuple(names)
 
 
 def loaded(name: str) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol.messages import Array, Handle, PartRef, to_tensor
-from rayfed_kd.protocol.state_packing import Packed, field_names, loaded
+from rayfed_kd.protocol.state_packing import Packed, field_names, loaded, made_of
 
 Publish = Callable[[Mapping[str, Any]], Handle]
 Entries = Callable[[Array], Sequence[Array]]
@@ -60,7 +60,7 @@ class _Unpacking:
             return {self.value(key): self.value(value) for key, value in content}
         if kind in ("list", "tuple"):
             return {"list": list, "tuple": tuple}[kind](self.value(item) for item in content)
-        return _class(kind)(**{name: self.value(value) for name, value in content.items()})
+        return made_of(_class(kind), {name: self.value(value) for name, value in content.items()})
 
     def _leaf(self, kind: str, array: Array, *about: Any) -> Any:
         """`about`: a part's name; or a tensor's device, and type and shape of what is there as bytes."""

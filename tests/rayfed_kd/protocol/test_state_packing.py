@@ -10,7 +10,7 @@ import torch
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import state_packing
-from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, pack
+from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, copied, pack
 from rayfed_kd.protocol.state_unpacking import unpack
 
 
@@ -32,6 +32,10 @@ class Derived:
     model: torch.Tensor
     length: int = field(init=False, default=0)
 
+    def __post_init__(self):
+        self.length += len(self.model)
+        self.model = self.model / 2
+
 
 def test_a_state_comes_back_with_its_classes_and_bits():
     state = State(
@@ -50,6 +54,12 @@ def test_a_state_comes_back_with_its_classes_and_bits():
     assert (again.pairs[0].first, again.pairs[1], again.name) == (2**70, float("inf"), None)
 
 
+@pytest.mark.parametrize("again", [copied, lambda state: unpack(pack(state))])
+def test_what_a_class_made_of_its_fields_is_not_made_twice(again):
+    state = again(Derived(torch.ones(2)))
+    assert (state.model.tolist(), state.length) == ([0.5, 0.5], 2)
+
+
 def test_unpacked_tensors_share_no_memory_with_what_was_received():
     packed = pack({"model": torch.zeros(4)})
     unpack(packed)["model"].add_(1)
@@ -62,7 +72,7 @@ def test_server_tensors_on_the_cpu_stay_there():
     assert unpack(packed, "meta")[0].device.type == "meta"
 
 
-@pytest.mark.parametrize(("value", "told"), [({1, 2}, "a set"), (Derived(torch.zeros(1)), "a Derived")])
+@pytest.mark.parametrize(("value", "told"), [({1, 2}, "a set"), (torch.nn.ReLU(), "a ReLU")])
 def test_what_cannot_be_stored_is_refused_with_its_place(value, told):
     with pytest.raises(UnstorableError, match=rf"the state\.moments\.x\[1\] is {told}, which no checkpoint"):
         pack(State(torch.zeros(1), {"x": [0, value]}, ()))

@@ -30,7 +30,7 @@ BROKEN = {
     "SetsAClassAttribute": ("frozen", "the run"),
     "SetsAnAttributeInAStep": ("frozen", "round 1, client 0, client_update"),
     "SetsAnAttributeAtTheServer": ("frozen", "round 1, server of broken_methods:SetsAnAttributeAtTheServer"),
-    "LosesPartInACheckpoint": ("checkpoint", "the round after it"),
+    "CountsRoundsOutsideItsState": ("checkpoint", "the round after it"),
     "SaysThatNothingIsKept": ("client_keeps", "its steps"),
 }
 
