@@ -1,4 +1,4 @@
-"""One file per method. Each reads as its paper's algorithm box and imports the core only.
+"""One file per method, in a folder where it has parts of its own. Each reads as its paper's algorithm box and imports the core only.
 
 Listing names here loads nothing: a method's module is imported when a recipe names it.
 """
@@ -28,8 +28,8 @@ METHODS = {
     "fens": "rayfed_kd.algorithms.fens:FENS",
     "datafree": "rayfed_kd.algorithms.datafree:DataFree",
     "fedkf": "rayfed_kd.algorithms.fedkf:FedKF",
-    "dafkd": "rayfed_kd.algorithms.dafkd:DaFKD",
-    "kdia": "rayfed_kd.algorithms.kdia:KDIA",
+    "dafkd": "rayfed_kd.algorithms.dafkd.dafkd:DaFKD",
+    "kdia": "rayfed_kd.algorithms.kdia.kdia:KDIA",
     "fedd2s": "rayfed_kd.algorithms.fedd2s:FedD2S",
     "fedper": "rayfed_kd.algorithms.fedper:FedPer",
     "fedper_plus": "rayfed_kd.algorithms.fedper:FedPerPlus",
@@ -43,7 +43,7 @@ METHODS = {
     "fedtgp": "rayfed_kd.algorithms.fedtgp:FedTGP",
     "fedl2g": "rayfed_kd.algorithms.fedl2g:FedL2G",
     "fedgh": "rayfed_kd.algorithms.fedgh:FedGH",
-    "fedktl": "rayfed_kd.algorithms.fedktl:FedKTL",
+    "fedktl": "rayfed_kd.algorithms.fedktl.fedktl:FedKTL",
     "fedcache": "rayfed_kd.algorithms.fedcache:FedCache",
     "fd": "rayfed_kd.algorithms.fd:FD",
     "fml": "rayfed_kd.algorithms.fml:FML",

@@ -11,7 +11,7 @@ averaged model already says the same, and how many classes the targets have. Fro
 import torch
 
 import rayfed_kd
-from rayfed_kd.algorithms.dafkd import DaFKD
+from rayfed_kd.algorithms.dafkd.dafkd import DaFKD
 from rayfed_kd.toolbox.public_data import drawn_seed
 
 

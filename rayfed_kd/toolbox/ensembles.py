@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.whole_modules import classify
+from rayfed_kd.models.whole_modules import classify, features_of
 
 __all__ = ["Ensemble", "classify", "mixed_heads"]
 
@@ -82,6 +82,16 @@ class Ensemble:
     def _one(self, tensors: dict[str, Tensor], inputs: Tensor) -> Tensor:
         output: Tensor = functional_call(self._part, tensors, (inputs,))
         return output
+
+
+def logits_beside(module: Any, features: Tensor) -> Tensor:
+    """A member's logits and its features, [batch, classes + F], from its features, [batch, F]."""
+    return torch.cat([classify(module, features), features], dim=1)
+
+
+def logits_and_features(module: Any, images: Tensor) -> Tensor:
+    """The same from images: the layers below the head, which cost most, are computed once."""
+    return logits_beside(module, features_of(module, images))
 
 
 def mixed_heads(

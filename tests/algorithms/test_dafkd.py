@@ -9,13 +9,13 @@ from contexts import running_statistics, server_context
 from runs import run_in_process, simulation_of
 
 import rayfed_kd
+from rayfed_kd.algorithms.dafkd.adversarial import slope_penalty
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Replies, Reply
 from rayfed_kd.toolbox import optimizers
-from rayfed_kd.toolbox.adversarial import slope_penalty
 from rayfed_kd.toolbox.losses import adversarial_loss, target_divergence
 
 SMALL = {

@@ -237,7 +237,7 @@ class Made:
 def test_dafkd_with_constant_discriminators_is_feddf_with_probabilities_on_its_samples(bench, monkeypatch):
     """What both distil from, on DaFKD's generated images."""
     from rayfed_kd.algorithms import feddf
-    from rayfed_kd.toolbox.mixtures import MixtureOptions
+    from rayfed_kd.algorithms.dafkd.mixtures import MixtureOptions
 
     generator = {"width": 4, "latent": 8}
     theirs = bench({"name": "dafkd", "generator": generator, "correlation": False, "distill_batches": 2})

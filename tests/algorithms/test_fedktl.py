@@ -8,7 +8,7 @@ import torch
 from runs import run_in_process
 from torch.nn import functional as F
 
-from rayfed_kd.algorithms.fedktl import Options, angular_logits, simplex
+from rayfed_kd.algorithms.fedktl.fedktl import Options, angular_logits, simplex
 from rayfed_kd.toolbox.losses import cross_entropy
 
 FEW = {"generator": {"width": 4, "latent": 6, "epochs": 1}, "server_epochs": 2}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rayfed_kd.algorithms.fedktl import angular_logits, frame, simplex, turned
+from rayfed_kd.algorithms.fedktl.fedktl import angular_logits, frame, simplex, turned
 
 OUTPUT, LABELS = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
 FRAME = frame(torch.eye(3, dtype=torch.float64))

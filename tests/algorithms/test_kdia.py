@@ -10,12 +10,12 @@ from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of
 
 import rayfed_kd
-from rayfed_kd.algorithms.kdia import KDIA, Options, known_frequencies
+from rayfed_kd.algorithms.kdia.kdia import KDIA, Options, known_frequencies
+from rayfed_kd.algorithms.kdia.participation import combined
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Replies
 from rayfed_kd.toolbox.distillation import train_generator_on_labels
-from rayfed_kd.toolbox.participation import combined
 from rayfed_kd.toolbox.slots import Slots
 
 SMALL = {

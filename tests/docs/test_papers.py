@@ -19,7 +19,8 @@ def made(monkeypatch, *texts):
 
 def test_every_method_and_every_number_of_the_sources_is_in_the_index():
     index = papers.index()
-    files = {f"algorithms/{place.partition(':')[0].rpartition('.')[2]}.py" for place in METHODS.values()}
+    modules = (place.partition(":")[0].removeprefix("rayfed_kd.") for place in METHODS.values())
+    files = {f"{module.replace('.', '/')}.py" for module in modules}
     assert sorted(file for file in files if f"`{file}`" not in index) == []
     sources = [path.read_text("utf8") for top in papers.TOPS for path in (ROOT / top).rglob("*.py")]
     numbers = {number for source in sources for number in re.findall(r"arXiv\s+(\d{4}\.\d{5})", source)}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rayfed_kd.algorithms.dafkd import DaFKD
+from rayfed_kd.algorithms.dafkd.dafkd import DaFKD
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe

@@ -6,9 +6,9 @@ from contexts import server_context
 from safetensors.torch import save_file
 from small_recipes import THREE_CLIENTS
 
+from rayfed_kd.algorithms.fedktl.alignment import AlignmentOptions, aligned, discrepancy, on_sphere
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, aligned, discrepancy, on_sphere
 
 RECIPE = {
     **THREE_CLIENTS,

@@ -37,6 +37,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_kd.algorithms.dafkd.adversarial import AdversarialOptions
+from rayfed_kd.algorithms.dafkd.mixtures import MixtureOptions, in_chunks, log_importance, members_say
 from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
@@ -48,10 +50,8 @@ from rayfed_kd.protocol import (
     ServerContext,
     Shown,
 )
-from rayfed_kd.toolbox.adversarial import AdversarialOptions
 from rayfed_kd.toolbox.averaging import SharedModel, Weighting, cohort_mean
 from rayfed_kd.toolbox.generation import class_samples
-from rayfed_kd.toolbox.mixtures import MixtureOptions, in_chunks, log_importance, members_say
 from rayfed_kd.toolbox.public_data import drawn_seed
 
 

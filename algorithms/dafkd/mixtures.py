@@ -15,11 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.whole_modules import classify, features_of
-from rayfed_kd.protocol import Context, MethodOptions, OptimizerRecipe, Replies, ServerContext
+from rayfed_kd.protocol import Context, FlatModule, MethodOptions, OptimizerRecipe, Replies, ServerContext
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
-from rayfed_kd.toolbox.ensembles import Ensemble
+from rayfed_kd.toolbox.ensembles import Ensemble, logits_and_features, logits_beside
 from rayfed_kd.toolbox.generation import generate
 from rayfed_kd.toolbox.losses import target_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
@@ -136,15 +134,10 @@ def members_say(
         frozen: a module of their architecture.
         samples: [n, ...], images, or the trunk's features with `on_features`.
     """
-
-    def both(module: Any, x: Tensor) -> Tensor:
-        features = x if on_features else features_of(module, x)
-        return torch.cat([classify(module, features), features], dim=1)
-
-    # Both in one output, so that the trunk, which costs most, is computed once.
+    both = logits_beside if on_features else logits_and_features
     members = Ensemble(frozen, list(replies.vectors("student")), both, batched=on_features)
-    said = in_chunks(members, samples, dim=1)
-    return said[..., :classes], said[..., classes:]
+    outputs = in_chunks(members, samples, dim=1)
+    return outputs[..., :classes], outputs[..., classes:]
 
 
 def log_importance(

@@ -16,9 +16,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import Architecture, MethodOptions, OptimizerName, OptimizerRecipe, ServerContext
+from rayfed_kd.protocol import (
+    Architecture,
+    FlatModule,
+    MethodOptions,
+    OptimizerName,
+    OptimizerRecipe,
+    RecipeError,
+    ServerContext,
+)
 from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, spread
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, minimise

@@ -30,6 +30,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from rayfed_kd.algorithms.fedktl.alignment import AlignmentOptions, LatentGenerator, aligned
 from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
@@ -46,7 +47,6 @@ from rayfed_kd.protocol import (
     Unaligned,
 )
 from rayfed_kd.toolbox.by_class.means import mean_rows
-from rayfed_kd.toolbox.data_free.alignment import AlignmentOptions, LatentGenerator, aligned
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.generation import generate
 from rayfed_kd.toolbox.layers import check_equal_features, head_place

@@ -5,7 +5,7 @@ Inequitable Aggregation", Algorithms 1 and 2.
 
     student    theta_g   sum over the cohort of p_k theta_k, p_k = N_k / sum N_k     (eq. 1, 10)
     teacher    theta_T   sum over all clients of F_k theta_k, their latest models        (eq. 10)
-    F_k        triFreqs: rayfed_kd/toolbox/participation.py                                  (eq. 5 to 9)
+    F_k        triFreqs: algorithms/kdia/participation.py                                  (eq. 5 to 9)
     generator  G(z, y~)  feature maps, trained on the server against the cohort's heads   (eq. 3, 4)
 
     L = CE(b) + lambda_kd KL(softmax(teacher(b) / tau), softmax(student(b) / tau))
@@ -30,6 +30,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from rayfed_kd.algorithms.kdia.participation import (
+    Frequencies,
+    Mean,
+    combined,
+    frequencies,
+    participated,
+    participations,
+    weighted_model,
+)
 from rayfed_kd.protocol import (
     Architecture,
     ClassValues,
@@ -60,15 +69,6 @@ from rayfed_kd.toolbox.generation import (
 from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, train_phases
 from rayfed_kd.toolbox.losses import Direction, cross_entropy, directed_divergence
 from rayfed_kd.toolbox.optimizers import Optimizer
-from rayfed_kd.toolbox.participation import (
-    Frequencies,
-    Mean,
-    combined,
-    frequencies,
-    participated,
-    participations,
-    weighted_model,
-)
 from rayfed_kd.toolbox.slots import Slots
 
 

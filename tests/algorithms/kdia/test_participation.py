@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from rayfed_kd.toolbox.participation import DECAYS, combined, frequencies, running_weight, unseen_weight
+from rayfed_kd.algorithms.kdia.participation import (
+    DECAYS,
+    combined,
+    frequencies,
+    running_weight,
+    unseen_weight,
+)
 
 MEANS = ("geometric", "arithmetic", "harmonic", "interval", "participation", "samples")
 

@@ -16,12 +16,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import (
     RECIPE_MODEL,
     Architecture,
     ClientContext,
     Drawn,
+    FlatModule,
     MethodOptions,
     PixelScale,
 )

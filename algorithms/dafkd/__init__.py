@@ -1,0 +1,1 @@
+"""DaFKD: the method, its adversarial training and its mixture of predictions."""

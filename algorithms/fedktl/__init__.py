@@ -1,0 +1,1 @@
+"""FedKTL: the method, and how its generator is aligned with the prototypes."""

@@ -1,0 +1,1 @@
+"""KDIA: the method, and how its teacher weighs participation."""
