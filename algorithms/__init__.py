@@ -1,7 +1,7 @@
 """One file per method, in a folder where it has parts of its own.
 
-Each reads as its paper's algorithm box and imports the core only. Listing names here loads nothing: a method's
-module is imported when a recipe names it.
+Each reads as its paper's algorithm box and imports the core only. Listing names here loads nothing: a
+method's module is imported when a recipe names it.
 """
 
 METHODS = {
