@@ -45,7 +45,7 @@ class ServerState:
     """What the server keeps.
 
     Attributes:
-        latest: client -> its p_{k,c}; with `over: cohort` those of the last cohort only.
+        latest: client -> its last p_{k,c}; with `over: cohort` only those of the last cohort.
         prototypes: P_c; None before the first update.
         num_classes: C.
     """

@@ -20,7 +20,7 @@ SHOWN_OF_DATA = ("data.name", "data.fraction", "data.augment")
 
 
 def runs_section(runs: Sequence[Run]) -> Section:
-    """What ran, on what, and how it ended: a table of what differs by run, then what all runs share.
+    """Method, data, machine and status of each run: a table of what differs, then what all runs share.
 
     Args:
         runs: at least one.

@@ -52,7 +52,7 @@ def uniform_labels(count: int, ctx: Context) -> Tensor:
 
 
 class Normaliser(Protocol):
-    """A context, or a `PixelScale` where a loss sees no context."""
+    """What normalises generated images: a step's context; in a loss, which gets none, a `PixelScale`."""
 
     def normalise(self, images: Tensor) -> Tensor:
         """Images in [0, 1] as the model sees them."""

@@ -28,7 +28,7 @@ def _content(path: Path) -> Any:
 
 
 def published_rows(paper: str, table: str, where: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a paper's table that have some keys and values.
+    """The records of a paper's table whose keys have the values in `where`.
 
     Args:
         paper: the name of its YAML file, as fedkf.
