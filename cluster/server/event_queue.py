@@ -188,14 +188,13 @@ class EventQueue:
 
     def _arrival_s(self, clock: Clock, event: _Event, result: StepResult) -> float:
         dispatch = event.dispatch
-        # `earliest` was told the lower bound, so the arrival is never computed from fewer samples.
-        samples = max(result.facts.samples, dispatch.least_samples)
-        bytes_up = travelling(self._up, result.facts.sizes)
+        samples, bytes_up = result.facts.samples, travelling(self._up, result.facts.sizes)
         at = clock.arrival(dispatch.client, dispatch.at, dispatch.bytes_down, samples, bytes_up)
         if not at >= event.at - ROUNDING * max(1.0, event.at):  # `not >=` also catches NaN
             raise RunError(
                 f"clock: the reply of client {dispatch.client} arrives at {at} s, and `earliest` gave "
-                f"{event.at} s as the least; expected a later arrival"
+                f"{event.at} s as the least; expected a later arrival. The client drew {samples} samples, of "
+                f"{dispatch.least_samples} at the least by the method's `least_samples`"
             )
         return at
 
