@@ -169,7 +169,7 @@ class Method(Generic[ServerState, ClientState]):
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
         """Training samples, counted in each epoch, that a step of a client with `num_samples` draws at least.
 
-        The simulated clock charges what was drawn, and a step that draws fewer is an error; the closer it is to
+        The simulated clock charges what was drawn; a step that draws fewer is an error. The closer it is to
         the truth, the more steps run at the same time under an asynchronous schedule.
         """
         return 0
