@@ -102,8 +102,7 @@ def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
     vector, length = evaluated.vector, 0
     for part in evaluated.parts:
         if part not in lengths:
-            there = ", ".join(sorted(lengths))
-            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {there}")
+            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {', '.join(lengths)}")
         length += lengths[part]
     if evaluated.is_composite and isinstance(vector, Tensor):
         length = max(length, vector.numel())  # a composite may have numbers behind its parts'
