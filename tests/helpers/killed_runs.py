@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import yaml
 from forked_commands import ForkedCommand
-from paths import ROOT
+from hooks import hook
 from ray_processes import CLIENTS, SERVER, actors
 from small_recipes import DECIDED, FOUR_CLIENTS, assert_same_tables, small_recipe
 
@@ -25,7 +25,9 @@ from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.errors import RayfedError, RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.features.codecs.loading import CODECS
 from rayfed_kd.protocol import shared_vectors
+from rayfed_kd.recipe.timing import SCHEDULES
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.tables import read_table
 
@@ -41,15 +43,21 @@ BASE = {
     "clock": {"name": "lognormal"},
     "faults": {"max_retries": 20},  # all kills of a run may hit one step
 }
-EXAMPLES = yaml.safe_load((ROOT / "docs/hooks/examples.yaml").read_text())
+reference = hook("reference")
 # Name -> what it changes in a recipe. Every registered thing and every key has an example, as a test says.
 SETTINGS = {
-    "schedule": {**EXAMPLES["schedule"], "next_round": "schedule={name: quorum, late: next_round}"},
+    "schedule": {
+        **{name: reference.example_of("schedule", name) for name in SCHEDULES},
+        "next_round": "schedule={name: quorum, late: next_round}",
+    },
     # The example's noise, of whole vectors on few levels, ends in no number.
-    "codec": {**EXAMPLES["codec"], "qsgd": "codec.up={weights: [difference, {name: qsgd, levels: 127}]}"},
+    "codec": {
+        **{name: reference.example_of("codec", name) for name in CODECS},
+        "qsgd": "codec.up={weights: [difference, {name: qsgd, levels: 127}]}",
+    },
     "privacy": {
         key[8:].replace(".", "_"): line  # no dot: it becomes a part of files' names
-        for key, line in EXAMPLES["keys"].items()
+        for key, line in reference.EXAMPLES["keys"].items()
         if key.startswith("privacy.")
     },
 }
