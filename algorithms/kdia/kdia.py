@@ -5,7 +5,7 @@ Inequitable Aggregation", Algorithms 1 and 2.
 
     student    theta_g   sum over the cohort of p_k theta_k, p_k = N_k / sum N_k     (eq. 1, 10)
     teacher    theta_T   sum over all clients of F_k theta_k, their latest models        (eq. 10)
-    F_k        triFreqs: algorithms/kdia/participation.py                                  (eq. 5 to 9)
+    F_k        triFreqs: algorithms/kdia/participation.py                                    (eq. 5 to 9)
     generator  G(z, y~)  feature maps, trained on the server against the cohort's heads   (eq. 3, 4)
 
     L = CE(b) + lambda_kd KL(softmax(teacher(b) / tau), softmax(student(b) / tau))

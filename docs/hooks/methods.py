@@ -277,15 +277,14 @@ def grouped() -> dict[str, dict[str, str]]:
 
 def method_list() -> str:
     """The tables of docs/methods.md, and which methods take clients' architectures or need images."""
-    parts = []
+    parts, methods = [], {name: _method(name) for name in METHODS}
     for group, titles in grouped().items():
         rows = [("name", "what it is", "paper", "public data", "schedules")]
         for name in titles:
-            method = _method(name)
+            method = methods[name]
             facts = (method.summary, method.paper, public_data(method), schedules(method))
             rows.append((f"[`{name}`]({FOLDER}{name}.md)", *facts))
         parts += [f"### {group}", markdown_table(rows)]
-    methods = {name: _method(name) for name in METHODS}
     own = [f"`{name}`" for name, method in methods.items() if method.heterogeneous]
     generating = [f"`{name}`" for name, method in methods.items() if by_default(method).generates]
     told = [

@@ -78,8 +78,7 @@ class FlatModule:
             place = view_as(self.storage[self.places[one.name]], one.shape)
             place.copy_(leaf)
             leaf.data = place
-        stretches = ((self.gradients[self.places[one.name]], one.shape) for one in held.trained)
-        self._gradients = [view_as(*stretch) for stretch in stretches]
+        self._gradients = [view_as(self.gradients[self.places[one.name]], one.shape) for one in held.trained]
         for one in held.moving:
             one.assign(self._home(one).copy_(one.now))
         self._first_places = [one.places[0] for one in held.trained]
@@ -293,8 +292,7 @@ class FlatModule:
         with another, it would not reach `gradients`, and an optimiser would step on zeros.
         """
         for leaf, gradient in zip(self.leaves, self._gradients, strict=True):
-            if leaf.grad is not gradient:
-                leaf.grad = gradient
+            leaf.grad = gradient
         self.gradients.zero_()
 
     def _switch(self, train: bool) -> FlatModule:

@@ -102,7 +102,8 @@ def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
     vector, length = evaluated.vector, 0
     for part in evaluated.parts:
         if part not in lengths:
-            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {', '.join(lengths)}")
+            there = ", ".join(sorted(lengths))
+            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {there}")
         length += lengths[part]
     if evaluated.is_composite and isinstance(vector, Tensor):
         length = max(length, vector.numel())  # a composite may have numbers behind its parts'

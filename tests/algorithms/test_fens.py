@@ -214,7 +214,7 @@ def test_composites_are_checked_and_not_exported(tmp_path):
     check_evaluated({"ensemble": good}, lengths)
     with pytest.raises(MisuseError, match=r"torch.float32 \[4\]; expected the 5 floats"):
         check_evaluated({"ensemble": Evaluated(torch.ones(4), composite(["model", "head"]))}, lengths)
-    with pytest.raises(MisuseError, match="of the architecture 'tail'; there are model, head"):
+    with pytest.raises(MisuseError, match="of the architecture 'tail'; there are head, model"):
         check_evaluated({"ensemble": Evaluated(torch.ones(6), composite(["model", "tail"]))}, lengths)
     rayfed_kd.run(several(rounds=1), [f"results.folder={tmp_path / 'run'}"], local=True)
     with pytest.raises(RecipeError, match="ensemble is several models that predict together"):
