@@ -14,6 +14,7 @@ tables:                               # one table and one folder each; without i
     runs: {KDIA: [method.lambda_gen=1.0]}
     without: [FedAvg under PAF]
     where: {beta: 0.5}                # which of the paper's records belong to it
+    target: 0.5                       # in place of the study's
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
   - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}
@@ -46,7 +47,7 @@ quick:                                # `quick=true`: what two cores do in their
   title: "10 % of the training images, 20 clients"
   overrides: [data.fraction=0.1, partition.clients=20]
   seeds: [1, 2]
-  tables: [beta 0.1]
+  tables: [beta 0.1]                  # or {beta 0.1: [rounds=5]}: changes to all rows of a table
   runs: {KDIA: [method.generator.width=32]}
   differs: "10 % of the training images, 20 clients for 100"
 """
@@ -148,6 +149,9 @@ class TargetRun(Closed):
     run: str
 
 
+Target = Annotated[float, Field(ge=0, le=1)] | TargetRun | None
+
+
 class RowModel(Closed):
     """A row of the table: one evaluated model of a run.
 
@@ -166,6 +170,12 @@ def _row_model(written: Any) -> Any:
 
 def _listed(written: Any) -> Any:
     return [written] if isinstance(written, str) else written
+
+
+def _unchanged(written: Any) -> Any:
+    """Tables without changes, where a list has their names."""
+    named = isinstance(written, list) and all(isinstance(name, str) for name in written)
+    return dict.fromkeys(written, []) if named else written
 
 
 def _first_seeds(written: Any) -> Any:
@@ -207,6 +217,7 @@ class StudyTable(Closed):
         runs: label -> changes to this row, after its own.
         without: labels of the rows that this table does not have.
         where: which of the paper's records belong to it.
+        target: in place of the study's.
     """
 
     base: str | None = None
@@ -214,6 +225,7 @@ class StudyTable(Closed):
     runs: dict[str, list[str]] = {}
     without: list[str] = []
     where: dict[str, Any] = {}
+    target: Target = None
 
 
 class Quick(Closed):
@@ -223,7 +235,7 @@ class Quick(Closed):
         title: what is small about it; stands in the table's title.
         overrides: changes to all rows.
         seeds: in place of the study's.
-        tables: names of the tables that it has; None: all.
+        tables: names of the tables that it has, or name -> changes to all rows of this table; None: all.
         runs: label -> changes to this row.
         differs: what differs from the paper's setting.
     """
@@ -231,7 +243,7 @@ class Quick(Closed):
     title: str = Field(min_length=1)
     overrides: list[str] = []
     seeds: Seeds | None = None
-    tables: list[str] | None = Field(None, min_length=1)
+    tables: Annotated[dict[str, list[str]] | None, Field(min_length=1), BeforeValidator(_unchanged)] = None
     runs: dict[str, list[str]] = {}
     differs: str = ""
 
@@ -267,7 +279,7 @@ class Study(Closed):
     models: dict[str, str] = {}
     last: int = Field(10, ge=1)
     headline: Metric | None = None
-    target: Annotated[float, Field(ge=0, le=1)] | TargetRun | None = None
+    target: Target = None
     totals: bool = False
     against: Annotated[list[AxisName], BeforeValidator(_listed)] = []
     baseline: str | None = None

@@ -124,12 +124,16 @@ def quick_version(study: Study) -> Study:
     if quick is None:
         raise RecipeError("quick=true: this study has no quick version; expected a study with the key quick")
     check_names("quick.tables", quick.tables or (), study.tables)
+    tables = {
+        name: table.model_copy(update={"overrides": [*table.overrides, *(quick.tables or {}).get(name, [])]})
+        for name, table in _tables_named(study, quick.tables).items()
+    }
     changes = {
         "title": joined(study.title, f"quick: {quick.title}"),
         "overrides": [*study.overrides, *quick.overrides],
         "seeds": quick.seeds or study.seeds,
         "folder": f"{study.folder}-quick",
-        "tables": _tables_named(study, quick.tables),
+        "tables": tables,
         "runs": study.runs_with("quick.runs", quick.runs),
         "published": [published.with_difference(quick.differs) for published in study.published],
         "quick": None,
@@ -216,5 +220,6 @@ def _table_study(study: Study, name: str, table: StudyTable) -> Study:
             for published in study.published
         ],
         "tables": {},
+        "target": study.target if table.target is None else table.target,
     }
     return without_rows(study.model_copy(update=changes), table.without)
