@@ -175,7 +175,7 @@ def _listed(written: Any) -> Any:
 def _unchanged(written: Any) -> Any:
     """Tables without changes, where a list has their names."""
     named = isinstance(written, list) and all(isinstance(name, str) for name in written)
-    return dict.fromkeys(written, []) if named else written
+    return {name: [] for name in written} if named else written
 
 
 def _first_seeds(written: Any) -> Any:

@@ -35,8 +35,9 @@ def test_label_with_a_comma_is_listed_in_quotes():
 def test_table_has_its_own_base_and_rows(tables):
     content = yaml.safe_load(tables.read_text())
     content["tables"]["lr .1"] |= {"base": "other.yaml", "runs": {"B": ["method.mu=0.1"]}, "without": ["A"]}
+    content["tables"]["lr .1"]["target"] = 0.7
     first, second = select_studies([str(write_yaml(tables, content))])
-    assert [run.label for run in first.runs] == ["B"]
+    assert ([run.label for run in first.runs], first.target, second.target) == (["B"], 0.7, None)
     assert plan_runs(first)[0].overrides[-2:] == ("method.mu=0.1", "seed=1")
     assert (plan_runs(first)[0].source, plan_runs(second)[0].source) == ("other.yaml", content["base"])
     content["tables"]["lr .1"]["without"] = ["C"]
@@ -49,13 +50,15 @@ def test_quick_version_is_named_and_lies_apart(tables, tmp_path):
     assert (study.title, study.seeds) == ("T; quick: one round; lr .2", [4])
     assert study.folder == str(tmp_path / "runs-quick/lr-.2")
     assert study.published[0].differs == "digits; one round for two"
-    assert plan_runs(study)[1].overrides == (
-        "rounds=1",
-        "local.optimizer.lr=0.2",
-        "method={name: fedprox}",
-        "method.mu=0.5",
-        "seed=4",
-    )
+    in_order = "rounds=1 local.optimizer.lr=0.2 method={name: fedprox} method.mu=0.5 seed=4"
+    assert " ".join(plan_runs(study)[1].overrides) == in_order
+
+
+def test_quick_version_may_change_a_table_after_the_tables_own(tables):
+    content = yaml.safe_load(tables.read_text())
+    content["quick"]["tables"] = {"lr .1": ["local.optimizer.lr=0.3"]}
+    (study,) = select_studies([str(write_yaml(tables, content))], quick=True)
+    assert study.overrides == ["rounds=1", "local.optimizer.lr=0.1", "local.optimizer.lr=0.3"]
 
 
 def test_labels_with_commas_stand_in_quotes_in_a_sentence():
