@@ -56,5 +56,5 @@ if __name__ == "__main__":
     overrides = ["method={name: inside_dafkd:Inside}", "partition.public={fraction: 0.1}", "rounds=3"]
     result = rayfed_kd.run("quickstart", overrides, local=True)
     for row in result.table("rounds").to_pylist():
-        seen = ", ".join(f"{name} {value:.2f}" for name, value in dict(row["losses"]).items())
+        seen = ", ".join(f"{name} {value:.2f}" for name, value in dict(row["logged"]).items())
         print(f"round {row['round']}: {seen}")

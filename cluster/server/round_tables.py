@@ -111,7 +111,7 @@ def round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[st
         "cohort": traffic.cohort,
         "dropped": traffic.dropped,
         "staleness": statistics.fmean(traffic.staleness) if traffic.staleness else 0.0,
-        "losses": {name: value / count for name, (value, count) in sums.items()},
+        "logged": {name: value / count for name, (value, count) in sums.items()},
         "bad_replies": len(traffic.bad),
     }
 

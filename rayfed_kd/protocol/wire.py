@@ -87,11 +87,6 @@ class Wire:
     """One direction of a method's traffic in which parts travel as they are."""
 
     @property
-    def codes(self) -> bool:
-        """Whether what is sent may differ from the parts."""
-        return False
-
-    @property
     def remembers(self) -> bool:
         """Whether senders keep something for it."""
         return False

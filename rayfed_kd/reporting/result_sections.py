@@ -215,7 +215,7 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
     for run in runs:
         points = defaultdict(list)
         for row in run.tables["rounds"].to_pylist():
-            for name, value in row["losses"] or ():
+            for name, value in row["logged"] or ():
                 points[name].append((row["round"], value))
         for name, logged in points.items():
             look = looks.setdefault(run.group, len(looks))

@@ -160,8 +160,8 @@ def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
         for name in filter(is_score, metrics):
             if metrics[name] is None:
                 yield f"{model} {name} undefined"
-    losses = [(name, value) for name, value in event["losses"].items() if value is not None]
-    for name, value in losses[:2]:  # more would not fit into a terminal's line
+    logged = [(name, value) for name, value in event["logged"].items() if value is not None]
+    for name, value in logged[:2]:  # more would not fit into a terminal's line
         yield f"{name} {value:.3f}"
     for name in EPSILONS:
         if event.get(name) is not None:

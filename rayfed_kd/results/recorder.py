@@ -167,7 +167,7 @@ class RunRecorder:
             "wall_s": wall_s,
             "sim_s": row["sim_s"],
             "round_s": wall_s - self._last_wall_s,
-            "losses": row["losses"],
+            "logged": row["logged"],
             "bytes_up": row["bytes_up"],
             "bytes_down": row["bytes_down"],
             "cohort": row["cohort"],

@@ -101,7 +101,7 @@ class RoundPictures:
         from rayfed_kd.results.charts.lines import curves_figure, logged_figure
 
         rounds = read_table(self._folder / "tables", "rounds").to_pylist()
-        logged = {row["round"]: dict(row["losses"]) for row in rounds}
+        logged = {row["round"]: dict(row["logged"]) for row in rounds}
         if any(logged.values()):
             self._save_picture(logged_figure(logged), "logged")
         curves = curves_figure(read_table(self._folder / "tables", "metrics"))

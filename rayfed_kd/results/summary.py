@@ -85,7 +85,7 @@ def _diverged(last: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> 
         last: row of the table `rounds`; empty without a round.
         metrics: rows of the table `metrics`.
     """
-    for name, value in dict(last.get("losses") or {}).items():
+    for name, value in dict(last.get("logged") or {}).items():
         if value is not None and not math.isfinite(value):
             yield f"{name} is {value} in round {last['round']}"
     for row in metrics:

@@ -15,7 +15,7 @@ class Event(TypedDict):
         round, rounds: the round, from 1, and how many the recipe asks for.
         wall_s, sim_s: real and simulated seconds since the start; without a clock sim_s is None.
         round_s: real seconds of this round.
-        losses: name -> mean over the round.
+        logged: name -> mean over the round, of what the method logs.
         bytes_up, bytes_down: of all messages of the round.
         cohort: how many clients took part.
         bad_replies: how many replies were left out.
@@ -30,7 +30,7 @@ class Event(TypedDict):
     wall_s: float
     sim_s: float | None
     round_s: float
-    losses: dict[str, float]
+    logged: dict[str, float]
     bytes_up: int
     bytes_down: int
     cohort: int

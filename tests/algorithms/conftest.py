@@ -123,4 +123,4 @@ def client_states():
 @pytest.fixture
 def losses():
     """A result's logged means, one mapping a round."""
-    return lambda result: [dict(row["losses"]) for row in result.tables["rounds"].to_pylist()]
+    return lambda result: [dict(row["logged"]) for row in result.tables["rounds"].to_pylist()]

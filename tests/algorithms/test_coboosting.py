@@ -108,7 +108,7 @@ def test_weights_learn_from_the_second_epoch_on(small):
     for epochs, above in ((1, False), (3, True)):
         recipe = {**small, "method": {"name": "coboosting", **FEW, "epochs": epochs, "mu": 0.1}}
         (row,) = run_in_process(recipe, *CHANGES).rows["rounds"]
-        assert (dict(row["losses"])["largest_weight"] > 1 / 3 + 1e-3) == above
+        assert (dict(row["logged"])["largest_weight"] > 1 / 3 + 1e-3) == above
 
 
 def test_defaults_are_those_of_the_released_script():

@@ -131,8 +131,8 @@ def test_public_training_lowers_the_loss_on_the_others_labels():
     quiet = ["method.start_epochs=5", "local.epochs=0.001", "method.public_epochs=20", "rounds=6"]
     rows = run(*quiet, "method.sigma2=.inf").tables["rounds"].to_pylist()
     plain = run("method.start_epochs=5", "local.epochs=0.001", "rounds=1")
-    first = dict(plain.tables["rounds"].to_pylist()[0]["losses"])["soft_ce"]
-    assert dict(rows[-1]["losses"])["soft_ce"] < first
+    first = dict(plain.tables["rounds"].to_pylist()[0]["logged"])["soft_ce"]
+    assert dict(rows[-1]["logged"])["soft_ce"] < first
 
 
 def attacked(**options):

@@ -246,7 +246,7 @@ def test_released_schedule_trains_the_adversary_in_its_first_rounds_and_epochs(m
     logged = []
     for vectorise in ("off", 3):
         result = run(*released, f"local.vectorise={vectorise}")
-        rounds = [dict(row["losses"]) for row in result.tables["rounds"].to_pylist()]
+        rounds = [dict(row["logged"]) for row in result.tables["rounds"].to_pylist()]
         assert (
             ["penalty" in row for row in rounds] == ["adversarial" in row for row in rounds] == [True, False]
         )
@@ -282,14 +282,14 @@ def test_minmax_and_non_saturating_move_the_generator_differently():
         run(f"method.generator_loss={g}", "rounds=1", "evaluation.every=1")
         for g in ("non_saturating", "minmax")
     )
-    deceit = [dict(r.tables["rounds"].to_pylist()[0]["losses"])["deceit"] for r in (first, second)]
+    deceit = [dict(r.tables["rounds"].to_pylist()[0]["logged"])["deceit"] for r in (first, second)]
     assert deceit[0] > 0 > deceit[1]
 
 
 def test_logged_and_drawn(tmp_path):
     changes = [f"results.folder={tmp_path / 'a'}", "evaluation.samples=true"]
     result = rayfed_kd.run(SMALL, changes, local=True)
-    losses = dict(result.tables["rounds"].to_pylist()[-1]["losses"])
+    losses = dict(result.tables["rounds"].to_pylist()[-1]["logged"])
     assert {"adversarial", "deceit", "real_right", "fake_right", "distillation", "ce"} <= set(losses)
     assert 0 <= losses["real_right"] <= 1
     drawn = {path.name for path in (tmp_path / "a" / "figures").iterdir()}

@@ -78,7 +78,7 @@ def test_beta_zero_is_fedavg_bit_for_bit(train):
 def test_groups_travel_down_from_the_second_round_on(run_small):
     """Three clients a round are one group: each has two others, and links chain."""
     rows = run_small({"name": "dkdr"}).tables["rounds"].to_pylist()
-    groups = [int(dict(row["losses"])["groups"]) for row in rows]
+    groups = [int(dict(row["logged"])["groups"]) for row in rows]
     assert groups[:2] == [1, 1]
     assert [row["bytes_down"] for row in rows] == [
         3 * 4 * LENET5 * n for n in (1, 1 + groups[0], 1 + groups[1])

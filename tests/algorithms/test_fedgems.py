@@ -57,7 +57,7 @@ class Asked:
 
 
 def losses(result):
-    return [dict(row["losses"]) for row in result.tables["rounds"].to_pylist()]
+    return [dict(row["logged"]) for row in result.tables["rounds"].to_pylist()]
 
 
 def test_weights_among_clients_that_are_right():

@@ -100,7 +100,7 @@ def test_option_changes_the_result(option):
 
 def test_warmup_round_generates_nothing():
     result = run("method.warmup_rounds=1")
-    losses = [dict(row) for row in result.tables["rounds"]["losses"].to_pylist()]
+    losses = [dict(row) for row in result.tables["rounds"]["logged"].to_pylist()]
     assert set(losses[0]) == {"ce"}
     assert "kl" in losses[1]
 

@@ -145,7 +145,7 @@ def test_models_predict_the_class_of_the_largest_cosine(bench):
 def test_generators_error_stands_in_the_result_where_it_was_trained_there(small):
     recipe = {**small, "method": {"name": "fedktl", **FEW}}
     rows = run_in_process(recipe, *CHANGES, "rounds=2").rows["rounds"]
-    assert ["generator_mse" in dict(row["losses"]) for row in rows] == [True, False]
+    assert ["generator_mse" in dict(row["logged"]) for row in rows] == [True, False]
 
 
 def test_defaults_are_those_of_the_released_script():

@@ -141,8 +141,8 @@ def test_models_train_only_after_the_warm_up(run_small, small):
     initial = prepare({**small, "method": NOW}).setting.module_pool().initial_vector("model")
     recipe = {**small, "method": {"name": "fedl2g", "warmup": 2}, "sampling": {"fraction": 1.0}}
     rows = run_in_process(recipe).tables["rounds"].to_pylist()
-    assert [("ce" in dict(row["losses"])) for row in rows] == [False, False, True]
-    assert all("guide_gradient" in dict(row["losses"]) for row in rows)
+    assert [("ce" in dict(row["logged"])) for row in rows] == [False, False, True]
+    assert all("guide_gradient" in dict(row["logged"]) for row in rows)
     assert len(initial)
     with pytest.raises(RecipeError, match=r"method\.warmup = 50: no model trains"):
         prepare({**small, "method": {"name": "fedl2g"}})

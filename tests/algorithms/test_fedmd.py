@@ -135,7 +135,7 @@ def test_public_samples_of_a_round_are_drawn_afresh_and_are_all_that_travels():
 def test_digest_moves_a_client_towards_the_others():
     """Without labels, and with one private batch a round, the clients' predictions on public samples meet."""
     quiet = [*ALONE, "method.digest_epochs=20", "local.epochs=0.001", "rounds=6"]
-    losses = [dict(row["losses"])["digest"] for row in run(*quiet).tables["rounds"].to_pylist()]
+    losses = [dict(row["logged"])["digest"] for row in run(*quiet).tables["rounds"].to_pylist()]
     assert losses[-1] < 0.3 * losses[0]
 
 
@@ -214,7 +214,7 @@ def test_digest_with_labels_is_cross_entropy_and_t_squared_kl():
 
 def test_a_round_of_digest_with_labels_runs_on_the_rounds_public_samples():
     result = run("method.digest=ce_kl", "method.pretrain_public=0", "method.public_samples=7", "rounds=1")
-    assert dict(result.tables["rounds"].to_pylist()[0]["losses"])["digest"] > 0
+    assert dict(result.tables["rounds"].to_pylist()[0]["logged"])["digest"] > 0
 
 
 def test_digest_with_labels_needs_them():

@@ -325,7 +325,7 @@ def test_with_public_samples_it_takes_text_too_unless_images_are_augmented(run_s
     method = {**METHOD, "images": "public", "blend_after": 0}
     late_replies = ("schedule={name: buffered, buffer: 1, normalisation: count}", "clock.name=lognormal")
     result = run_small({**method, "augment": "none"}, *recipe, *late_replies, "rounds=8")
-    assert any("distillation" in dict(row["losses"]) for row in result.tables["rounds"].to_pylist())
+    assert any("distillation" in dict(row["logged"]) for row in result.tables["rounds"].to_pylist())
     with pytest.raises(RecipeError, match=r"method\.augment"):
         run_small(method, *recipe)
 
@@ -423,7 +423,7 @@ def test_killed_and_resumed_on_a_cluster_it_has_the_bits_of_the_local_run(option
     public = {"public": {"count": 30, "labels": False}} if option == "images" else {}
     monkeypatch.setitem(RECIPE, "partition", {**RECIPE["partition"], **public})
     case = Case("fedrevive:buffered")
-    logged = [dict(row["losses"]) for rows in case.rows.values() for row in rows["rounds"]]
+    logged = [dict(row["logged"]) for rows in case.rows.values() for row in rows["rounds"]]
     assert any("distillation" in losses for losses in logged)
     assert any("synthesis" in losses for losses in logged) == (option != "images")
     for seed in range(4):

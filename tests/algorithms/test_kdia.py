@@ -148,14 +148,14 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
 def test_eq_3s_extra_factor_is_a_temperature_of_k():
     """The generator's loss falls differently: sum p_k l_k / K against sum p_k l_k."""
     one, k = (run("rounds=1", f"method.ensemble_scale={s}") for s in ("one", "k"))
-    losses = [dict(r.tables["rounds"].to_pylist()[0]["losses"]) for r in (one, k)]
+    losses = [dict(r.tables["rounds"].to_pylist()[0]["logged"]) for r in (one, k)]
     assert losses[0]["ce"] == losses[1]["ce"]
     assert losses[0]["generator_ce"] != losses[1]["generator_ce"]
 
 
 def test_generator_is_used_from_the_round_that_says_so():
     early, late = run(), run("method.generator_from_round=3")
-    logged = [[dict(r["losses"]) for r in result.tables["rounds"].to_pylist()] for result in (early, late)]
+    logged = [[dict(r["logged"]) for r in result.tables["rounds"].to_pylist()] for result in (early, late)]
     assert ["gen" in losses for losses in logged[0]] == [True, True, True]
     assert ["gen" in losses for losses in logged[1]] == [False, False, True]
 

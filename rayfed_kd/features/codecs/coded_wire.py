@@ -61,11 +61,6 @@ class CodedWire(Wire):
     seed: int = 0
 
     @property
-    def codes(self) -> bool:
-        """True."""
-        return True
-
-    @property
     def remembers(self) -> bool:
         """Whether senders keep something for it."""
         return any(chain.remembers for chain in self._coded())

@@ -18,6 +18,7 @@ from rayfed_kd.results.schemas import CONFIG, SCHEMAS, TABLES, check_table_name
 from rayfed_kd.results.tables.streams import STREAM, stream_batches
 
 PARQUET = "rows.parquet"
+FORMER = {"losses": "logged"}  # what columns were called in runs of before
 READ_ATTEMPTS = 3  # a run begins or ends once while somebody reads
 
 
@@ -101,6 +102,7 @@ def _parquet_rows(folder: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _known(table: pa.Table, schema: pa.Schema, path: Path) -> pa.Table:
+    table = table.rename_columns([FORMER.get(name, name) for name in table.column_names])
     for field in table.schema:
         if field.name not in schema.names or field.type != schema.field(field.name).type:
             raise DataError(f"{path} is damaged: it has a column {field.name} of {field.type}")

@@ -38,7 +38,7 @@ class TrackedRound:
 
     Attributes:
         round: from 1.
-        scalars: name -> value, perhaps NaN, as amp/oca, loss/ce, bytes/up, time/wall_s; time/sim_s where a
+        scalars: name -> value, perhaps NaN, as amp/oca, logged/ce, bytes/up, time/wall_s; time/sim_s where a
             clock runs.
         histograms: name -> values, as client_accuracy/oca -> one for each client.
         images: name -> PNG file in the run's folder.

@@ -126,15 +126,15 @@ class Trackers:
 def round_scalars(tables: Tables) -> dict[str, float]:
     """A round's scalars, by the names under which trackers show them; values that are None are left out.
 
-    They are times, bytes, losses, metrics, privacy, and what hosts measured.
+    They are times, bytes, what was logged, metrics, privacy, and what hosts measured.
 
     Args:
         tables: the round's rows, as `SCHEMAS` has them; of more than 16 hosts only the extremes are shown.
     """
     scalars = dict[str, float | None]()
     for row in tables.get("rounds", ()):
-        scalars |= {_tag(name): value for name, value in row.items() if name not in ("round", "losses")}
-        scalars |= {f"loss/{name}": value for name, value in dict(row["losses"] or {}).items()}
+        scalars |= {_tag(name): value for name, value in row.items() if name not in ("round", "logged")}
+        scalars |= {f"logged/{name}": value for name, value in dict(row["logged"] or {}).items()}
     for row in tables.get("privacy", ()):
         scalars |= {f"privacy/{name}": row[name] for name in (*EPSILONS, "clip")}
     for row in with_scores(tables):

@@ -217,7 +217,7 @@ def test_a_message_that_cannot_be_encoded_ends_the_run():
 
 def test_numbers_that_a_codec_logs_are_in_the_tables():
     outcome = coded({"up": {"weights": "own_codecs:Counting"}}, "rounds=1")
-    (losses,) = outcome.tables["rounds"]["losses"].to_pylist()
+    (losses,) = outcome.tables["rounds"]["logged"].to_pylist()
     assert dict(losses)["student_sent"] == 21386
 
 

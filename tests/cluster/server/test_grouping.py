@@ -88,7 +88,7 @@ def test_any_placement_gives_the_local_engines_bits(method, hosts):
     for share in (6, 2, 1):
         assert_same_run(hosts.run(asked, f"placement.clients_per_actor={share}"), expected)
     alone = run_in_process(asked, "local.vectorise=off")
-    rows = zip(alone.tables["rounds"]["losses"], expected.tables["rounds"]["losses"], strict=True)
+    rows = zip(alone.tables["rounds"]["logged"], expected.tables["rounds"]["logged"], strict=True)
     assert all(dict(a.as_py()) == pytest.approx(dict(b.as_py()), abs=1e-4) for a, b in rows)
 
 
@@ -221,6 +221,6 @@ def test_groups_by_shape_have_the_bits_of_groups_of_25():
     )
     assert_same_run(by_shape, numbered)
     grouped, single = (
-        [dict(row.as_py())["ce"] for row in one.tables["rounds"]["losses"]] for one in (by_shape, alone)
+        [dict(row.as_py())["ce"] for row in one.tables["rounds"]["logged"]] for one in (by_shape, alone)
     )
     assert grouped == pytest.approx(single, abs=1e-4)

@@ -153,7 +153,7 @@ def test_an_attack_changes_what_is_learned_and_no_byte(method):
     if method in ("fedavg", "feddf"):
         assert np.abs(honest.models["global"] - attacked.models["global"]).mean() > 0.1
     else:
-        losses = [dict(result.tables["rounds"].to_pylist()[0]["losses"]) for result in (honest, attacked)]
+        losses = [dict(result.tables["rounds"].to_pylist()[0]["logged"]) for result in (honest, attacked)]
         assert losses[0] != losses[1]
 
 

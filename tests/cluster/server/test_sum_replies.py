@@ -225,7 +225,7 @@ def test_sums_give_the_plain_forms_result_up_to_rounding(method):
     # One rounding to float32 in each of two rounds, and what an epoch makes of the first.
     for name, vector in plain.models.items():
         assert np.allclose(summed.models[name], vector, rtol=1e-5, atol=1e-6), name
-    rows = zip(plain.tables["rounds"]["losses"], summed.tables["rounds"]["losses"], strict=True)
+    rows = zip(plain.tables["rounds"]["logged"], summed.tables["rounds"]["logged"], strict=True)
     assert all(dict(a.as_py()) == pytest.approx(dict(b.as_py()), rel=1e-5, abs=1e-6) for a, b in rows)
     # What the simulated clients send is the same, one by one.
     assert summed.tables["messages"].equals(plain.tables["messages"])

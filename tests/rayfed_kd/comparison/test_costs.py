@@ -297,7 +297,7 @@ def test_totals_are_read_from_the_tables_and_leave_out_what_does_not_count(tmp_p
             message | {"kind": "weights", "direction": "down", "bytes": 5, "raw_bytes": 5},
         ]
         spent = one | {"epsilon": 0.5 * index, "delta": 1e-6}
-        round_row = one | {"wall_s": 2.0 * index, "bytes_up": up, "bytes_down": 5, "losses": {}}
+        round_row = one | {"wall_s": 2.0 * index, "bytes_up": up, "bytes_down": 5, "logged": {}}
         writer.write(index, {"rounds": [round_row], "messages": rows, "privacy": [spent]})
     writer.close()
     totals = totals_of({name: read_table(tmp_path, name) for name in ("rounds", "privacy", "messages")})

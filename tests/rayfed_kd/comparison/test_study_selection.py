@@ -27,7 +27,8 @@ def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
     ]
 
 
-def test_label_with_a_comma_is_listed_in_quotes():
+def test_label_with_a_comma_stands_in_quotes():
+    assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
     with pytest.raises(RecipeError, match='expected one of A, "B, server", C'):
         check_names("--only", ["D"], ["A", "B, server", "C"])
 
@@ -59,11 +60,6 @@ def test_quick_version_may_change_a_table_after_the_tables_own(tables):
     content["quick"]["tables"] = {"lr .1": ["local.optimizer.lr=0.3"]}
     (study,) = select_studies([str(write_yaml(tables, content))], quick=True)
     assert study.overrides == ["rounds=1", "local.optimizer.lr=0.1", "local.optimizer.lr=0.3"]
-
-
-def test_labels_with_commas_stand_in_quotes_in_a_sentence():
-    assert in_words(["A"]) == "A"
-    assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
 
 
 def test_rows_own_settings_that_the_command_line_takes_the_place_of_are_told(study):

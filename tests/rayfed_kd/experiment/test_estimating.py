@@ -181,7 +181,7 @@ def test_the_last_round_is_measured_in_which_a_method_has_left_its_warm_up(monke
     seen, rates, in_round = [], set(), LocalRecipe.in_round
 
     def watched(prepared, records):
-        seen.extend((record.round, *record.tables["rounds"][0]["losses"]) for record in records)
+        seen.extend((record.round, *record.tables["rounds"][0]["logged"]) for record in records)
         return estimating._Measured(3, 10.0, 1.0, 1.0, 1.0)
 
     def told(local, *rounds):

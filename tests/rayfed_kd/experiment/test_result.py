@@ -92,7 +92,7 @@ EVENT = {
     "round": 1,
     "rounds": 2,
     "round_s": 1.0,
-    "losses": {},
+    "logged": {},
     "bytes_up": 1,
     "bytes_down": 1,
     "metrics": {"global": {"amp": 0.5}},

@@ -104,7 +104,7 @@ def made(
         message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB, "raw_bytes": raw}
         host = {"host": 0, "node": "here", "rss_mb": 100.0 * index, "busy_s": 1.5, "clients": 2}
         tables = {
-            "rounds": [one | seconds | sent | {"wall_s": 3.0 * index, "losses": {"ce": 2.0 / index}}],
+            "rounds": [one | seconds | sent | {"wall_s": 3.0 * index, "logged": {"ce": 2.0 / index}}],
             "metrics": [one | metric],
             "clients": [
                 one | {"client": c, "model": "global", "samples": 4, "correct": c, "accuracy": c / 4}

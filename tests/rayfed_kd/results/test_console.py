@@ -16,7 +16,7 @@ EVENT = {
     "rounds": 10,
     "round_s": 2.14,
     "wall_s": 6.3,
-    "losses": {"ce": 1.2, "kl": 0.33},
+    "logged": {"ce": 1.2, "kl": 0.33},
     "bytes_up": 1536,
     "bytes_down": 3 * 2**20,
     "cohort": 4,
@@ -47,17 +47,17 @@ def test_round_is_one_plain_line():
 
 def test_round_without_evaluation_says_what_there_is():
     stream = io.StringIO()
-    RunConsole(stream).round({**EVENT, "metrics": {}, "losses": {}})
+    RunConsole(stream).round({**EVENT, "metrics": {}, "logged": {}})
     assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
 
 @pytest.mark.parametrize(
     "absent",
-    [{"metrics": {"global": {"amp": None}}}, {"metrics": None}, {"losses": {"ce": None}, "metrics": {}}],
+    [{"metrics": {"global": {"amp": None}}}, {"metrics": None}, {"logged": {"ce": None}, "metrics": {}}],
 )
 def test_values_that_are_not_there_are_left_out(absent):
     stream = io.StringIO()
-    RunConsole(stream).round({**EVENT, "losses": {}, **absent})
+    RunConsole(stream).round({**EVENT, "logged": {}, **absent})
     assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
 
@@ -94,7 +94,7 @@ def plain(text):
 def test_live_line_fits_80_columns_and_begins_with_round_bar_and_time_left(terminal):
     console = RunConsole(terminal)
     console.start("quickstart.yaml")
-    console.round({**EVENT, "losses": {"a_loss_with_a_long_name": 1.0, "another_one": 2.0}, "sim_s": 1e6})
+    console.round({**EVENT, "logged": {"a_loss_with_a_long_name": 1.0, "another_one": 2.0}, "sim_s": 1e6})
     console.message("x")
     console.stop()
     lines = re.split(r"[\r\n]+", plain(terminal.getvalue()))

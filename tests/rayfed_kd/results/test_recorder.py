@@ -58,7 +58,7 @@ def test_tables_are_flushed_by_time_and_before_a_checkpoint(tmp_path, monkeypatc
     monkeypatch.setattr(recorder._tables, "sync", lambda: synced.append(None))
     counts = []
     for round_index in range(1, 5):  # at 0.4, 0.9, 1.0 and 1.9 s
-        row = {"round": round_index, "wall_s": 1.0, "sim_s": 0.0, "losses": {}, "cohort": 3}
+        row = {"round": round_index, "wall_s": 1.0, "sim_s": 0.0, "logged": {}, "cohort": 3}
         row |= dict.fromkeys(("bytes_up", "bytes_down"), 0)
         recorder.record(RoundRecord(round_index, {"rounds": [row], "metrics": []}))
         module.wait(recorder._pending)

@@ -23,7 +23,7 @@ from rayfed_kd.results.tables.streams import STREAM
 COLUMNS = {
     "rounds": "round int64, sim_s double, wall_s double, dispatch_s double, client_s double, "
     "server_s double, evaluate_s double, bytes_up int64, bytes_down int64, cohort int64, dropped int64, "
-    "staleness double, losses map<string, double>, bad_replies int64",
+    "staleness double, logged map<string, double>, bad_replies int64",
     "metrics": "round int64, sim_s double, model string, amp double, fm double, wlp double, ua double, "
     "server_accuracy double, server_loss double, not_finite int64",
     "clients": "round int64, sim_s double, client int64, model string, samples int64, correct int64, "
@@ -85,20 +85,19 @@ def test_columns_are_the_promised_ones(name):
 
 def test_rows_come_back_with_nulls_where_a_method_has_none(tmp_path):
     TableWriter(tmp_path).write(1, {"metrics": [metric(1)]})
-    assert read_table(tmp_path, "metrics").to_pylist() == [
-        {
-            "round": 1,
-            "sim_s": None,
-            "model": "global",
-            "amp": 0.1,
-            **dict.fromkeys(["fm", "wlp", "ua", "server_accuracy", "server_loss", "not_finite"]),
-        }
-    ]
+    (row,) = read_table(tmp_path, "metrics").to_pylist()
+    assert row == dict.fromkeys(SCHEMAS["metrics"].names) | {"round": 1, "model": "global", "amp": 0.1}
 
 
-def test_losses_come_back_by_name(tmp_path):
-    TableWriter(tmp_path).write(1, {"rounds": [{"round": 1, "losses": {"ce": 1.5, "kl": 0.25}}]})
-    assert read_table(tmp_path, "rounds")["losses"].to_pylist() == [[("ce", 1.5), ("kl", 0.25)]]
+def test_what_was_logged_comes_back_by_name_from_a_table_that_called_it_losses_too(tmp_path):
+    logged = [{"round": 1, "logged": {"ce": 1.5, "kl": 0.25}}]
+    TableWriter(tmp_path).write(1, {"rounds": logged})
+    (tmp_path / "before/rounds").mkdir(parents=True)
+    names = [name.replace("logged", "losses") for name in SCHEMAS["rounds"].names]
+    earlier = pa.Table.from_pylist(logged, SCHEMAS["rounds"]).rename_columns(names)
+    pq.write_table(earlier, tmp_path / "before/rounds/rows.parquet")
+    for folder in (tmp_path, tmp_path / "before"):
+        assert read_table(folder, "rounds")["logged"].to_pylist() == [[("ce", 1.5), ("kl", 0.25)]]
 
 
 def test_table_without_rows_is_empty_with_its_columns(tmp_path):
@@ -263,7 +262,7 @@ def test_unknown_column_is_refused(tmp_path):
         ("metrics", "amp", "high", "double"),
         ("metrics", "model", 3, "string"),
         ("rounds", "cohort", 1.5, "int64"),
-        ("rounds", "losses", {"ce": "low"}, "map"),
+        ("rounds", "logged", {"ce": "low"}, "map"),
     ],
 )
 def test_value_of_a_wrong_type_is_refused(tmp_path, table, column, value, expected):
@@ -377,8 +376,8 @@ def test_what_a_power_cut_damaged_is_told_and_dropped_by_a_resumed_run(tmp_path,
 
 def test_what_is_read_while_a_run_goes_on_is_what_its_end_has(tmp_path):
     rows = [
-        {"round": 2, "cohort": np.int64(3), "wall_s": 0.1 + 0.2, "losses": {"ce": 1.5}},
-        {"round": 2, "cohort": None, "wall_s": math.nan, "staleness": math.inf, "losses": {}},
+        {"round": 2, "cohort": np.int64(3), "wall_s": 0.1 + 0.2, "logged": {"ce": 1.5}},
+        {"round": 2, "cohort": None, "wall_s": math.nan, "staleness": math.inf, "logged": {}},
     ]
     writer = TableWriter(tmp_path)
     writer.write(2, {"rounds": rows})

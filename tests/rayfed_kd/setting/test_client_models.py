@@ -79,7 +79,7 @@ def run(folder, *overrides, local=True):
 
 
 def sizes(result):
-    losses = dict(result.tables["rounds"].to_pylist()[-1]["losses"])
+    losses = dict(result.tables["rounds"].to_pylist()[-1]["logged"])
     return [losses[f"size_{client}"] for client in range(5)]
 
 

@@ -38,18 +38,18 @@ def board(tmp_path):
 
 def test_scalars_are_named_by_what_they_are_and_by_model():
     spent = {"epsilon": 2.5, "local_epsilon": None, "clip": 1.0, "delta": 0.1}
-    row = {**ROW, "losses": {"ce": 1.25}}
-    named = {"time/client_s": 2.0, "bytes/up": 10, "round/cohort": 4, "loss/ce": 1.25, "amp/global": 0.5}
+    row = {**ROW, "logged": {"ce": 1.25}}
+    named = {"time/client_s": 2.0, "bytes/up": 10, "round/cohort": 4, "logged/ce": 1.25, "amp/global": 0.5}
     named |= {"wlp/global": 0.25, "amp/oca": 0.75, "wlp/oca": 0.5, "server_loss/oca": 1.5}
     named |= {"privacy/epsilon": 2.5, "privacy/clip": 1.0}
     assert round_scalars({"rounds": [row], "metrics": METRICS, "privacy": [spent]}) == named
 
 
 def test_simulated_seconds_are_a_second_axis(board, tmp_path):
-    board.round(told(1, {"loss/ce": 1.25, "time/sim_s": 60.2}))
-    board.round(told(2, {"loss/ce": 1.0, "time/sim_s": 119.9}))
+    board.round(told(1, {"logged/ce": 1.25, "time/sim_s": 60.2}))
+    board.round(told(2, {"logged/ce": 1.0, "time/sim_s": 119.9}))
     board.end({"rounds": 2}, [])
-    for tag, steps in (("loss/ce", [1, 2]), ("sim/loss/ce", [60, 120])):
+    for tag, steps in (("logged/ce", [1, 2]), ("sim/logged/ce", [60, 120])):
         assert [(one.step, one.value) for one in points(tmp_path, "Scalars", tag)] == list(
             zip(steps, (1.25, 1.0), strict=True)
         )
@@ -85,6 +85,6 @@ def test_a_full_disk_is_told_by_the_next_call_and_not_by_a_stack_trace(board, tm
     shutil.rmtree(tmp_path / "tensorboard")
     with pytest.raises(OSError, match="No such file"):
         while True:
-            board.round(told(1, {"loss/ce": 1.25}))
+            board.round(told(1, {"logged/ce": 1.25}))
             board._writer.flush()  # else the thread writes every five seconds
     assert capsys.readouterr().err == ""
