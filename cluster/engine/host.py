@@ -63,6 +63,7 @@ class Host:
         gpu_share: the part of a GPU's memory that it may take.
         interrupts: whether Ctrl-C may come in a step, and so is the user's; elsewhere it is the method's.
     Attributes:
+        setting: as given.
         module_pool: its modules.
         evaluating: evaluates models on its data.
         caught: what an error in a method may be.
@@ -82,7 +83,7 @@ class Host:
         interrupts: bool = True,
     ) -> None:
         self.caught: tuple[type[BaseException], ...] = CAUGHT if interrupts else (*CAUGHT, KeyboardInterrupt)
-        self._setting, self._host, self._device = setting, host, torch.device(device)
+        self.setting, self._host, self._device = setting, host, torch.device(device)
         precision = setting.recipe.local.precision
         check_precision(precision, self._device)
         self._products = tf32_products if precision == "tf32" else nullcontext
@@ -96,11 +97,6 @@ class Host:
         self._messages = LastMessage(setting.wires["down"], self._device)
         self.evaluating = evaluation_of(setting.method)(setting, self.module_pool, self._data)
         self._process, self._node = psutil.Process(), node or platform.node()
-
-    @property
-    def setting(self) -> Setting:
-        """Method, data and partition."""
-        return self._setting
 
     def step(self, call: StepCall) -> HostResult:
         """Run a client's step: from the message's wire form to that of the reply.
@@ -128,10 +124,10 @@ class Host:
             opened = self._messages.opened(call.message)
             parts, message = opened.parts, Message.of(dict(opened.parts), dict(call.metadata))
             state, memory = self.kept_state(call.state, call.state_version, ctx)
-            outcome = getattr(self._setting.method, call.step)(state, message, ctx)
+            outcome = getattr(self.setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)
             opened.check_unchanged()
-            check_package(reply, self._setting.method.up, parts)
+            check_package(reply, self.setting.method.up, parts)
             check_storable(state)
             state = copied(state)
             given = OutgoingReply({n: to_array(one).copy() for n, one in reply.parts.items()}, reply.metadata)
@@ -182,7 +178,7 @@ class Host:
 
         What its modules draw from the global generators, as dropout does, is the client's own.
         """
-        seed, scope = self._setting.recipe.seed, call.facts.scope
+        seed, scope = self.setting.recipe.seed, call.facts.scope
         with global_stream(seed, "step", call.step, *scope, device=self._device), self._products():
             yield
 
@@ -198,7 +194,7 @@ class Host:
 
     def context(self, facts: DispatchFacts) -> ClientContext:
         """What a client's step reads data and randomness from."""
-        setting = self._setting
+        setting = self.setting
         indices = setting.partition.train[facts.client]
         local = setting.recipe.local.in_round(facts.round, setting.recipe.rounds)
         model = setting.models_by_client[facts.client]
@@ -208,7 +204,7 @@ class Host:
     def kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
-            first = self._setting.method.init_client(ctx)
+            first = self.setting.method.init_client(ctx)
             check_storable(first, "init_client: the state")
             return KeptState(copied(first), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from rayfed_kd.cluster.engine.interface import Engine
-from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.simulation import Simulation, StoppedError
 from rayfed_kd.errors import RayfedError, RunError
 from rayfed_kd.protocol import Array, shared_vectors
@@ -116,12 +117,10 @@ def run_recorded(
         finally:
             summary = close(status)
     except OSError as error:  # from a round's record, a checkpoint, or `close`, which writes the last rows
-        raise RunError(_unwritten(error)) from error
+        # For a full disk or a lost network share. The run's own earlier error comes first.
+        before = error.__context__
+        first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
+        raise RunError(
+            f"{first}the run's folder cannot be written ({error}); what was written before is there"
+        ) from error
     return summary
-
-
-def _unwritten(error: OSError) -> str:
-    """The message for a full disk or a lost network share; the run's own earlier error comes first."""
-    before = error.__context__
-    first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
-    return f"{first}the run's folder cannot be written ({error}); what was written before is there"

@@ -21,7 +21,7 @@ import torch
 from safetensors.numpy import save_file
 
 from rayfed_kd.cluster.server.client_records import Records
-from rayfed_kd.cluster.server.event_queue import Snapshot
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
 from rayfed_kd.cluster.server.stored.loading import FORMAT, checkpoint_digest, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
@@ -38,12 +38,7 @@ from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.protocol.state_unpacking import Publish
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 
-__all__ = ["FORMAT", "Checkpointer", "Snapshot"]
 Tell = Callable[[str], None]
-
-
-def _no_tables(until_round: int) -> Mapping[str, int]:
-    return {}
 
 
 class Checkpointer:
@@ -61,7 +56,10 @@ class Checkpointer:
     """
 
     def __init__(
-        self, folder: Path, recipe: CheckpointRecipe, flush: Callable[[int], Mapping[str, int]] = _no_tables
+        self,
+        folder: Path,
+        recipe: CheckpointRecipe,
+        flush: Callable[[int], Mapping[str, int]] = lambda until_round: {},
     ) -> None:
         self._folder, self.recipe, self._flush = folder / "checkpoints", recipe, flush
         self.saved_at = time.monotonic()
@@ -190,8 +188,6 @@ class Checkpointer:
                 path.unlink()
         self._remove_old()
         remove_unfinished(self._folder)
-        for path in self._folder.glob(".tmp*"):  # safetensors' own, of earlier versions of this project
-            path.unlink()
 
     def end(self) -> None:
         """Bring to disk what was removed: no later checkpoint does so when the run is over."""

@@ -14,11 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.cluster.engine.interface import Engine
-from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.cluster.server.traffic import travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Declaration
@@ -223,31 +222,3 @@ class EventQueue:
         self._events.remove(event)
         heapq.heapify(self._events)
         return Arrival(event.dispatch, event.future.result())
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A run's state between two rounds.
-
-    Attributes:
-        round: the last completed round; 0 before the first.
-        server: the method's server state.
-        records: client id -> its record, for every client that was dispatched.
-        wall_s: real seconds of work until then.
-        now: simulated seconds until then.
-        draws, dispatches: client samplings and dispatches until then.
-        under_way: dispatches without a reply yet; their replies belong to later rounds.
-        privacy: what `PrivacyAccount.stored` gives; None without `privacy`.
-        asked_rounds: whether the method asked how many rounds the recipe has.
-    """
-
-    round: int
-    server: Any
-    records: Mapping[int, ClientRecord]
-    wall_s: float
-    now: float = 0.0
-    draws: int = 0
-    dispatches: int = 0
-    under_way: Sequence[Dispatch] = ()
-    privacy: Mapping[str, Any] | None = None
-    asked_rounds: bool = False

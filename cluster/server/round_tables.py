@@ -132,15 +132,13 @@ def host_rows(round_index: int, traffic: Traffic) -> Rows:
             "clients": len(clients),
             "client_ids": sorted(set(clients)),
         }
-        rows.append(row | _gpu_columns(steps))
+        rows.append(row if steps[0].gpu is None else row | _gpu_columns(steps))
     return rows
 
 
 def _gpu_columns(facts: Sequence[StepFacts]) -> dict[str, float | int | None]:
-    """A round's use of a host's device, of its steps in the order of their replies; {}: it has a CPU."""
+    """A round's use of a host's GPU, of its steps in the order of their replies."""
     uses = [(one.seconds, one.gpu) for one in facts if one.gpu is not None]
-    if not uses:
-        return {}
     copied = reduce(Transfers.plus, (use.transfers for _, use in uses))
     # A step that took longer says more about the round.
     busy = [(seconds, use.busy) for seconds, use in uses if use.busy is not None]

@@ -1,4 +1,4 @@
-"""The state that all rounds of a run share, and how a round's calls are divided into jobs.
+"""A run's state: what all rounds share, a snapshot between two of them, and the jobs of a round.
 
 Groups follow client order, never hosts. `local.vectorise` says how many clients of one architecture train as
 one program (rayfed_kd/setting/client_groups.py), `local.sum_replies` how many have their replies added at
@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.engine.interface import Engine
-from rayfed_kd.cluster.server.client_records import Records
-from rayfed_kd.cluster.server.event_queue import EventQueue
+from rayfed_kd.cluster.server.client_records import ClientRecord, Records
+from rayfed_kd.cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.protocol.wire import Wire
@@ -55,6 +56,34 @@ class RunState:
     up: Wire
     features: tuple[RoundFeature, ...]
     jobs: Jobs
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run's state between two rounds.
+
+    Attributes:
+        round: the last completed round; 0 before the first.
+        server: the method's server state.
+        records: client id -> its record, for every client that was dispatched.
+        wall_s: real seconds of work until then.
+        now: simulated seconds until then.
+        draws, dispatches: client samplings and dispatches until then.
+        under_way: dispatches without a reply yet; their replies belong to later rounds.
+        privacy: what `PrivacyAccount.stored` gives; None without `privacy`.
+        asked_rounds: whether the method asked how many rounds the recipe has.
+    """
+
+    round: int
+    server: Any
+    records: Mapping[int, ClientRecord]
+    wall_s: float
+    now: float = 0.0
+    draws: int = 0
+    dispatches: int = 0
+    under_way: Sequence[Dispatch] = ()
+    privacy: Mapping[str, Any] | None = None
+    asked_rounds: bool = False
 
 
 def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:

@@ -12,21 +12,20 @@ import torch
 
 from rayfed_kd.cluster.engine.device import placed_data
 from rayfed_kd.cluster.engine.interface import Engine
-from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features.round_features import features_of
 from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, RoundWriter, host_rows, round_row
-from rayfed_kd.cluster.server.run_state import RunState, jobs_of
+from rayfed_kd.cluster.server.run_state import RunState, Snapshot, jobs_of
 from rayfed_kd.cluster.server.sender import ObservedClients
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
 from rayfed_kd.protocol import Evaluable, ServerContext
 from rayfed_kd.protocol.evaluated import check_evaluated, check_shown
 from rayfed_kd.protocol.state_packing import check_storable, copied
-from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
@@ -105,7 +104,7 @@ class Simulation:
                 ended = self._ends_after(round_index)
                 last = ended or round_index == self.setting.recipe.rounds
                 # Recorded before saved: a resumed run never repeats a round that a checkpoint contains.
-                if last or self._checkpoint_due(round_index):
+                if last or is_due(self.checkpointer, round_index):
                     self.writer.wait()
                     self._save(snapshots[1])
                 if ended:
@@ -184,7 +183,7 @@ class Simulation:
             counters=Counters(start.draws, start.dispatches),
             down=setting.wires["down"],
             up=setting.wires["up"],
-            features=features_of(setting, self.engine, self._module_pool, start),
+            features=features_of(setting, self.engine, self._module_pool, start.privacy),
             jobs=jobs_of(setting),
         )
         return start
@@ -208,11 +207,6 @@ class Simulation:
             privacy=next(filter(None, (feature.stored for feature in run.features)), None),
             asked_rounds=self._asked_rounds,
         )
-
-    def _checkpoint_due(self, round_index: int) -> bool:
-        if (keeper := self.checkpointer) is None:
-            return False
-        return checkpoint_due(keeper.recipe, round_index, time.monotonic() - keeper.saved_at)
 
     def _save(self, snapshot: Snapshot) -> None:
         if self.checkpointer is not None and snapshot.round > 0:
@@ -314,14 +308,11 @@ class Simulation:
         return round_index % recipe.evaluation.every == 0 or round_index == recipe.rounds
 
 
-def checkpoint_due(recipe: CheckpointRecipe, round_index: int, since_s: float) -> bool:
-    """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`.
-
-    Args:
-        recipe: the interval.
-        round_index: the round, from 1.
-        since_s: seconds since the last checkpoint.
-    """
+def is_due(checkpointer: Checkpointer | None, round_index: int) -> bool:
+    """Whether a checkpoint is due after this round, by `checkpoint.every` or `checkpoint.minutes`."""
+    if checkpointer is None:
+        return False
+    recipe, since_s = checkpointer.recipe, time.monotonic() - checkpointer.saved_at
     by_rounds = recipe.every is not None and round_index % recipe.every == 0
     return by_rounds or (recipe.minutes is not None and since_s >= 60 * recipe.minutes)
 

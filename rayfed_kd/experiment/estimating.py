@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.cluster.server.event_queue import Dispatch, Snapshot
+from rayfed_kd.cluster.server.event_queue import Dispatch
 from rayfed_kd.cluster.server.round_tables import RoundRecord
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.dataset import Split
 from rayfed_kd.errors import RecipeError, counted, naming

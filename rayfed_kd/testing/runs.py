@@ -10,8 +10,9 @@ from typing import Any
 from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.round_tables import RoundRecord
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import FrozenError, RunError
 from rayfed_kd.protocol import shared_vectors

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import StepCall, StepFacts, StepResult
 from rayfed_kd.cluster.engine.interface import Engine
-from rayfed_kd.cluster.server.event_queue import Snapshot
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.features.privacy.account import PrivacyAccount
@@ -133,7 +132,7 @@ class Privacy(PrivacyAccount, RoundFeature):
 
 
 def features_of(
-    setting: Setting, engine: Engine, module_pool: ModulePool, start: Snapshot
+    setting: Setting, engine: Engine, module_pool: ModulePool, spent: Mapping[str, Any] | None
 ) -> tuple[RoundFeature, ...]:
     """A recipe's features, in the order in which they are applied; a plain recipe has none.
 
@@ -141,7 +140,7 @@ def features_of(
         setting: of the run.
         engine: publishes the replies of attackers.
         module_pool: of all architectures.
-        start: what the run continues from.
+        spent: what `PrivacyAccount.stored` gave at the checkpoint that the run continues from; None: nothing.
     """
     recipe, features = setting.recipe, list[RoundFeature]()
     if recipe.local.sum_replies != "off":
@@ -150,7 +149,7 @@ def features_of(
         features.append(Poisoning(recipe, setting.method, engine.publish))
     if recipe.privacy is not None:
         privacy = Privacy(recipe, means_suffice(setting.method.up), module_pool, setting.builders)
-        if start.privacy is not None:
-            privacy.restore(start.privacy)
+        if spent is not None:
+            privacy.restore(spent)
         features.append(privacy)
     return tuple(features)

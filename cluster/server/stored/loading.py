@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.server.client_records import ClientRecord
-from rayfed_kd.cluster.server.event_queue import Dispatch, Snapshot
+from rayfed_kd.cluster.server.event_queue import Dispatch
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.appended import appended_fault, read_entry
 from rayfed_kd.cluster.server.stored.changes import NO_RECORD, NO_STATE_YET
 from rayfed_kd.errors import RecipeError

@@ -21,10 +21,11 @@ import rayfed_kd
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.server.checkpoints import FORMAT, Checkpointer, Snapshot
+from rayfed_kd.cluster.server.checkpoints import FORMAT, Checkpointer
 from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.cluster.server.round_tables import RoundWriter
-from rayfed_kd.cluster.server.simulation import Simulation, checkpoint_due
+from rayfed_kd.cluster.server.run_state import Snapshot
+from rayfed_kd.cluster.server.simulation import Simulation, is_due
 from rayfed_kd.comparison.compare import compare_runs as compare
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Study
@@ -191,9 +192,10 @@ def test_round_a_million_is_newer_than_the_one_before_it(tmp_path):
     ("every", "minutes", "due"),
     [(2, None, [2, 4]), (None, None, []), (None, 0.4, [1, 2, 3, 4]), (3, 0.6, [3])],
 )
-def test_when_a_checkpoint_is_due(every, minutes, due):
-    recipe = CheckpointRecipe(every=every, minutes=minutes)
-    assert [index for index in range(1, 5) if checkpoint_due(recipe, index, 30.0)] == due
+def test_when_a_checkpoint_is_due(every, minutes, due, tmp_path):
+    checkpointer = Checkpointer(tmp_path, CheckpointRecipe(every=every, minutes=minutes))
+    checkpointer.saved_at -= 30
+    assert [index for index in range(1, 5) if is_due(checkpointer, index)] == due
 
 
 def interrupted(folder, monkeypatch, at_step, method):

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import UNFINISHED_PREFIX
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe

@@ -12,8 +12,9 @@ from whole_checkpoints import whole
 
 import rayfed_kd
 from rayfed_kd.cluster.engine.calls import Held
-from rayfed_kd.cluster.server.checkpoints import Checkpointer, Snapshot
+from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.client_records import ClientRecord, Records
+from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored import changes
 from rayfed_kd.protocol import PartRef
 from rayfed_kd.protocol.state_packing import pack
