@@ -124,8 +124,8 @@ class Comparison:
                 if best_rounds.get(seed) in curve.rounds
             }
         averaged = {"last": 1, "mean of last": self.study.last, "mean of all": 0}[statistic]
-        # A slice from -0 has all values.
-        return {seed: statistics.fmean(curve.values[-averaged:]) for seed, curve in curves.items()}
+        found = {seed: curve.last(averaged) for seed, curve in curves.items()}
+        return {seed: statistics.fmean(values) for seed, values in found.items() if values}
 
     def _best_rounds(self, row: Row) -> dict[int, int]:
         """Seed -> the first round in which the row's headline is best: one round for all its metrics.
@@ -204,7 +204,8 @@ class Comparison:
             target = self.target(seed)
             if target is None:
                 continue
-            place = next((i for i, value in enumerate(curve.values) if curve.reaches(value, target)), None)
+            reached = (i for i, value in enumerate(curve.values) if curve.better((value, target)) == value)
+            place = next(reached, None)
             for name in TARGET_COSTS:
                 cost = None
                 if place is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -123,28 +124,31 @@ def totals_of(tables: Mapping[str, pa.Table]) -> RunTotals:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's metric by evaluated round, with what the run had cost until then. All lists are as long.
+    """One run's metric by evaluated round, with what the run had cost until then.
 
     Attributes:
-        rounds: the evaluated rounds, ascending.
+        rounds: the evaluated rounds in which the metric has a finite value, ascending.
         values: the metric after each of them.
         costs: what the run had cost after each of them.
         better: gives the better one of several values, `max` or `min`.
+        evaluated: all evaluated rounds; empty: `rounds`.
     """
 
     rounds: list[int]
     values: list[float]
     costs: list[Cost]
     better: Callable[[Iterable[float]], float] = max
+    evaluated: list[int] = field(default_factory=list)
+
+    def last(self, evaluations: int) -> list[float]:
+        """The values of the run's last so many evaluations, 0: of all; without one where there is none."""
+        last = (self.evaluated or self.rounds)[-evaluations:]  # a slice from -0 has all
+        return [value for index, value in zip(self.rounds, self.values, strict=True) if index in last]
 
     def at(self, index: int) -> tuple[float, Cost]:
         """The value after an evaluated round, and what the run had cost then."""
         place = self.rounds.index(index)
         return self.values[place], self.costs[place]
-
-    def reaches(self, value: float, target: float) -> bool:
-        """Whether a value is at least as good as a target."""
-        return self.better((value, target)) == value
 
 
 class CurveKey(NamedTuple):
@@ -168,12 +172,15 @@ def curves_of(tables: Mapping[str, pa.Table]) -> dict[tuple[str, str], Curve]:
     costs = costs_by_round(rows["rounds"], rows["privacy"])
     falling = {score_name(row) for row in rows["scores"] if row["better"] == "smaller"}
     curves: dict[tuple[str, str], Curve] = {}
+    evaluated = defaultdict[str, list[int]](list)
     for row in with_scores(rows):
+        evaluated[row["model"]].append(row["round"])
         for metric in (*METRICS, *filter(is_score, row)):
             if row[metric] is None:
                 continue
             better = min if metric in (*SMALLER_IS_BETTER, *falling) else max
-            curve = curves.setdefault((row["model"], metric), Curve([], [], [], better))
+            empty = Curve([], [], [], better, evaluated[row["model"]])
+            curve = curves.setdefault((row["model"], metric), empty)
             curve.rounds.append(row["round"])
             curve.values.append(row[metric])
             # A kill may leave a round in one of the tables alone.

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 from rayfed_kd.comparison.comparison import STATISTICS, Comparison
 from rayfed_kd.comparison.curves import AXES
@@ -119,13 +120,21 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def _score_notes(comparison: Comparison) -> list[str]:
-    """On which samples metrics that recipes name are, and of which the smaller value is the better one."""
+    """On what metrics that recipes name are, of which smaller values are better, and which lack some."""
     names = [metric for metric in comparison.metrics if is_score(metric)]
     if not names:
         return []
     falling = [n for n in names if any(k[3] == n and c.better is min for k, c in comparison.curves.items())]
     notes = ["official: on the official test part; local: on the clients' test parts together"]
-    return [*notes, f"smaller is better: {', '.join(falling)}"] if falling else notes
+    notes += [f"smaller is better: {', '.join(falling)}"] if falling else []
+    for name, row in product(names, comparison.rows):
+        curves = comparison.seed_curves(row, name)
+        short = {s for s, curve in curves.items() if len(curve.rounds) < len(curve.evaluated)}
+        gaps = [str(s) for s in comparison.study.seeds if s in short or s not in curves]
+        if curves and gaps:
+            told = f"evaluations without a finite value are left out, with seed{'s' * (len(gaps) > 1)}"
+            notes.append(f"{name} of {row_name(comparison, row)}: {told} {in_words(gaps)}")
+    return notes
 
 
 def more_seeds(difference: Difference) -> str | None:

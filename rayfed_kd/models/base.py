@@ -137,10 +137,9 @@ def no_layers(module: nn.Module, path: str) -> RecipeError:
         path: where in the recipe it stands, or its layer.
     """
     return RecipeError(
-        f"a {type(module).__name__} has no named layers, which this method needs. All of `rayfed-kd models` "
-        "have them, and those of torchvision that run their parts one after the other, as "
-        "torchvision:resnet18; expected one of these, or an own rayfed_kd.models.base.Classifier, which is "
-        "made of a torch.nn.Sequential and a last torch.nn.Linear",
+        f"a {type(module).__name__} has no named layers, which this method needs; expected a model of "
+        "`rayfed-kd models`, most of torchvision's, as torchvision:resnet18, or a "
+        "rayfed_kd.models.base.Classifier of a torch.nn.Sequential and a last torch.nn.Linear",
         path,
     )
 

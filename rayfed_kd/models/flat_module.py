@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from operator import is_not
 from typing import Any, cast
 
 import torch
@@ -24,6 +25,10 @@ from rayfed_kd.models.spacing import Spacing
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
 from rayfed_kd.recipe.seeds import global_stream
+
+# Where a module has its attributes, its parts and its hooks.
+HOOKS = ("forward_pre", "forward", "backward_pre", "backward")
+TABLES = ("__dict__", "_modules", *(f"_{kind}_hooks" for kind in HOOKS))
 
 
 class FlatModule:
@@ -67,6 +72,8 @@ class FlatModule:
         self.gradients = torch.zeros(trained, device=device)
         self.trainable = self.storage[:trained]
         self.submodules = list(self.module.modules())
+        tables = [getattr(part, name) for part in self.submodules for name in TABLES]
+        self._built = list(zip(tables, map(dict, tables), strict=True))
         self.autocast: torch.dtype | None = None
         self._training: bool | None = None  # the mode that `_switch` has set
         with torch.no_grad():
@@ -114,8 +121,7 @@ class FlatModule:
             if tensor is None or version != tensor._version or table.get(name) is not tensor:
                 raise RunError(
                     f"{one.name}: it changes, and two batches of training before the first round left it "
-                    "as it was, so that it does not travel; expected one that always stays or that every "
-                    "batch changes"
+                    "as it was; expected one that always stays or that every batch changes"
                 )
         for table, name, address, one in self._moving:
             found = table.get(name)
@@ -132,8 +138,8 @@ class FlatModule:
             or any(other is not tensor for other in found)
         ):
             raise RunError(
-                f"{one.name}: training makes another buffer of it, of another shape or type, or not the "
-                "same in all places that share it; expected changes in place"
+                f"{one.name}: training makes another buffer of it, in shape, type or places; expected "
+                "changes in place"
             )
         # Not the view of before, whose memory `.data = ...` may have replaced.
         one.assign(self._home(one).copy_(tensor.detach()))
@@ -197,11 +203,18 @@ class FlatModule:
         """The module's classes and sizes, the same for equal architectures."""
         return f"{type(self.module).__module__}.{type(self.module).__qualname__} {self.module!r}"
 
-    def load(self, vector: Tensor) -> None:
+    def load(self, vector: Tensor, *, anew: bool = False) -> None:
         """Copies `vector`, [num_elements] float32, into the module.
 
+        Args:
+            anew: attributes, parts and hooks that a step has changed are as they were built, too.
         Raises: ValueError if the length differs.
         """
+        for table, built in self._built if anew else ():
+            if len(table) != len(built) or any(map(is_not, table.values(), built.values())):
+                table.clear()
+                table.update(built)
+                self._training = None  # the modes are those of the start, too
         if vector.shape != (self.num_elements,):
             raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
         with torch.no_grad():

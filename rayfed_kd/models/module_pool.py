@@ -45,7 +45,7 @@ class ModulePool:
         # Any of them: `load` replaces its whole content, and a context sets its mode.
         module = idle.pop() if idle else self._build(name)
         check_vector(vector, module.num_elements, name, f"a model of {name!r} was asked for with")
-        module.load(vector)
+        module.load(vector, anew=True)
         module.autocast = autocast
         self._lent.append((name, module))
         return module
@@ -72,5 +72,8 @@ class ModulePool:
         return initial_vector(self._builders[name], self._seed, name, *owner).to(self.device)
 
     def _build(self, name: str) -> FlatModule:
-        # What stays beside the vector, as a random projection that is fixed, must be alike in all processes.
-        return build_flat(self._builders[name], self.device, self._seed, name)
+        # What stays beside the vector, as a random projection that is fixed, must be alike in all processes,
+        # and under all names of an architecture: a vector of one is one of the others.
+        build = self._builders[name]
+        first = next(other for other, own in self._builders.items() if own is build)
+        return build_flat(build, self.device, self._seed, first)

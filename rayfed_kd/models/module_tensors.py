@@ -125,26 +125,21 @@ def _check_kind(module: nn.Module) -> None:
     for name, part in module.named_modules():
         called = name or "it"
         if isinstance(part, torch.jit.ScriptModule):
-            raise RecipeError(
-                f"{called} is a scripted module, whose tensors nobody can replace; expected the nn.Module "
-                "that it was made from"
-            )
+            raise RecipeError(f"{called} is a scripted module; expected the nn.Module that it was made from")
         for own, tensor in [*part._parameters.items(), *part._buffers.items()]:
             whole = f"{name}.{own}" if name else own
             if tensor is None:
                 continue
             if is_lazy(tensor):
                 raise RecipeError(
-                    f"{whole} has no shape before the first batch (a {type(part).__name__}); expected a "
-                    "layer whose sizes are given"
+                    f"{whole} has no shape before the first batch; expected a layer whose sizes are given"
                 )
             if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized:
                 kind = "on torch's meta device" if tensor.is_meta else "sparse or quantised"
                 raise RecipeError(f"{whole} is {kind}; expected a plain tensor with values")
         if isinstance(part, _BatchNorm) and part.momentum is None and part.running_mean is not None:
             raise RecipeError(
-                f"{called} is a {type(part).__name__} with momentum=None, whose mean over all batches "
-                "depends on a counter that no average of models keeps; expected a momentum, as 0.1"
+                f"{called} is a {type(part).__name__} with momentum=None; expected a momentum, as 0.1"
             )
 
 

@@ -16,8 +16,6 @@ from rayfed_kd.models.base import Classifier, blank, trial
 from rayfed_kd.recipe.registry import blame
 from rayfed_kd.recipe.sample_shapes import Shape, shown_sides
 
-# Of images that are tried where a model does not take the data's: the usual ones, from small to large.
-SIDES = (16, 28, 32, 48, 64, 75, 96, 128, 160, 192, 224, 256, 299)
 # The attribute that names a module's last linear layer, whose input are its features.
 HEAD = "rayfed_kd_head"
 
@@ -121,45 +119,48 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
     Returns: the name of the last linear layer, if the module's output is that layer's.
     Raises: RecipeError if the module does not take the samples, or gives something else than logits.
     """
-    made: dict[str, Tensor] = {}
     sides = shown_sides(shape)
-    with trial(module) as tried, ExitStack() as hooks:
-        for path, layer in tried.named_modules():
-            if isinstance(layer, nn.Linear):
-                note = partial(_note, made, path)
-                hooks.enter_context(layer.register_forward_hook(note))
+    with trial(module) as tried:
         try:
-            logits = tried(blank(shape, 2))
+            logits, head = with_head(tried, blank(shape, 2))
         except Exception as error:
-            fitting = _fitting_shape(tried, shape)
-            if fitting is None:
-                raise RecipeError(f"{name} does not take samples of {sides}: {blame(error)}") from error
             raise RecipeError(
-                f"{name} does not take samples of {sides}, but takes {shown_sides(fitting)}, for "
-                "instance; expected a model for the data's size, as of `rayfed-kd models`, or data of "
-                "another size, as data.size makes an image_folder's"
+                f"{name} does not take samples of {sides}: {blame(error)}; expected a model for the data's "
+                "size, or data of another size, as data.size makes an image_folder's"
             ) from error
-    if not isinstance(logits, Tensor) or tuple(logits.shape) != (2, classes):
-        shown = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise RecipeError(
-            f"{name} makes {shown} of 2 samples of {sides}; expected logits (2, {classes}): {classes} classes"
-        )
-    return next((path for path, output in made.items() if output is logits), None)
+    check_outputs(logits, 2, classes, name, f"of {sides}")
+    return head
 
 
-def _note(made: dict[str, Tensor], path: str, _: nn.Module, __: Any, output: Tensor) -> None:
-    made[path] = output
+def check_outputs(outputs: Any, samples: int, classes: int | None, name: str, which: str) -> None:
+    """Refuse what is no tensor, and where there are classes, no logits, [samples, classes].
+
+    Args:
+        name, which: who gives it, and of which samples, for the message.
+    Raises: RecipeError
+    """
+    is_tensor = isinstance(outputs, Tensor)
+    if not is_tensor or (classes is not None and tuple(outputs.shape) != (samples, classes)):
+        shown = tuple(outputs.shape) if is_tensor else type(outputs).__name__
+        wanted = "a tensor" if classes is None else f"logits {(samples, classes)} alone"
+        raise RecipeError(f"{name} gives {shown} of {samples} samples {which}; expected {wanted}")
 
 
-def _fitting_shape(module: nn.Module, shape: Shape) -> Shape | None:
-    """The smallest images of `SIDES` that a module takes; None if it takes none, or `shape` is no image's."""
-    for side in SIDES if len(shape) == 3 else ():
-        try:
-            module(torch.zeros(2, shape[0], side, side))
-        except Exception:  # a module of anybody's, which is tried
-            continue
-        return (shape[0], side, side)
-    return None
+def with_head(module: nn.Module, inputs: Tensor) -> tuple[Any, str | None]:
+    """A module's output, and the name of the linear layer that gave it, if one did."""
+    made: dict[str, tuple[Tensor, int]] = {}
+    with ExitStack() as hooks:
+        for path, layer in module.named_modules():
+            if isinstance(layer, nn.Linear):
+                hooks.enter_context(layer.register_forward_hook(partial(_note, made, path)))
+        logits = module(inputs)
+    # Not what changes in place behind the layer, as `logits *= scale`: its version is another.
+    heads = (n for n, (output, then) in made.items() if output is logits and output._version == then)
+    return logits, next(heads, None)
+
+
+def _note(made: dict[str, tuple[Tensor, int]], path: str, _: nn.Module, __: Any, output: Tensor) -> None:
+    made[path] = output, output._version
 
 
 def has_features(module: nn.Module) -> bool:

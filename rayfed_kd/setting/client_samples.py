@@ -28,12 +28,10 @@ def _check_tested(setting: Setting) -> None:
         return
     asked, drawn = setting.recipe.partition, setting.recipe.evaluation.clients
     whose = f"{asked.clients} clients" if drawn is None else f"{drawn} clients of evaluation.clients"
-    few = float(setting.partition.sizes.mean())
     raise RecipeError(
-        f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set: "
-        f"nothing could be evaluated. A client has {few:.1f} training samples on average, and "
-        f"partition.test_fraction = {asked.test_fraction:g}; expected fewer partition.clients, a larger "
-        "partition.test_fraction or data.fraction, or data with a test set, for partition.test=official",
+        f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set; "
+        "expected fewer partition.clients, a larger data.fraction or partition.test_fraction than "
+        f"{asked.test_fraction:g}, or data with a test set, for partition.test=official",
         path="partition.clients",
     )
 

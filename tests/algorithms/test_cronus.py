@@ -7,7 +7,7 @@ import pytest
 import torch
 from contexts import server_context
 from runs import run_in_process, simulation_of
-from small_recipes import MADE_UP, UNLABELLED
+from small_recipes import FEDGEMS_TABLE_4, MADE_UP, UNLABELLED
 from torch.nn import functional as F
 
 from rayfed_kd.algorithms import cronus
@@ -158,15 +158,7 @@ def test_naive_poisoning_is_filtered_out_and_moves_the_plain_mean_by_its_share()
 
 def test_ledger_of_a_round_is_the_published_communication():
     """FedGEMS Table 4: a round of 16 clients and 25,000 samples is 2 x 16 x 25,000 x 40 B = 30.517578 MiB."""
-    recipe = {
-        **SMALL,
-        "model": {"name": "mlp", "hidden": 1},
-        "data": {"name": "synthetic", "samples": 25_100, "shape": [1], "classes": 10},
-        "partition": {"name": "iid", "clients": 16, "public": {"count": 25_000, "labels": False}},
-        "local": {"epochs": 1, "batch_size": 25_000},
-        "rounds": 1,
-    }
-    rows = run(recipe=recipe).tables["messages"].to_pylist()
+    rows = run(recipe={**SMALL, **FEDGEMS_TABLE_4}).tables["messages"].to_pylist()
     sums = dict.fromkeys(("up", "down"), 0)
     for row in rows:
         sums[row["direction"]] += row["bytes"] if row["kind"] == "logits" else 0

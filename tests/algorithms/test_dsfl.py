@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from runs import run_in_process
-from small_recipes import MADE_UP, UNLABELLED
+from small_recipes import FEDGEMS_TABLE_4, MADE_UP, UNLABELLED
 
 from rayfed_kd.algorithms.dsfl import DSFL, Options
 from rayfed_kd.models.vectors import weighted_mean
@@ -103,15 +103,7 @@ def test_bytes_of_a_round_about_seven_samples(clients, server, up, down):
 
 def test_ledger_of_a_round_is_the_published_communication():
     """FedGEMS Table 4: DS-FL reaches 40 % after 3,692.63 MiB, 121 rounds of 16 clients and 25,000 samples."""
-    recipe = {
-        **SMALL,
-        "model": {"name": "mlp", "hidden": 1},
-        "data": {"name": "synthetic", "samples": 25_100, "shape": [1], "classes": 10},
-        "partition": {"name": "iid", "clients": 16, "public": {"count": 25_000, "labels": False}},
-        "local": {"epochs": 1, "batch_size": 25_000},
-        "rounds": 1,
-    }
-    rows = run(recipe=recipe).tables["messages"].to_pylist()
+    rows = run(recipe={**SMALL, **FEDGEMS_TABLE_4}).tables["messages"].to_pylist()
     assert {row["kind"] for row in rows} == {"logits", "metadata"}
     logits = sum(row["bytes"] for row in rows if row["kind"] == "logits")
     assert logits == 2 * 16 * 25_000 * 40

@@ -82,8 +82,7 @@ def test_later_local_epochs_do_without_the_generator(bench):
 
 
 def test_generated_term_reaches_the_predictor_only_and_the_latent_term_the_whole_model(bench):
-    table = bench(METHOD)
-    ctx = table.client(0)
+    ctx = bench(METHOD).client(0)
     student = ctx.model(ctx.initial_vector())
     generator = ctx.frozen_model(ctx.initial_vector("generator"), "generator")
     images, labels = next(ctx.epoch(0))
@@ -102,8 +101,7 @@ def test_generated_term_reaches_the_predictor_only_and_the_latent_term_the_whole
 
 def test_latent_terms_target_gets_no_gradient(bench):
     """KL(h(G), f(x)) through f(x) only: the model gets none where the logits are someone else's."""
-    table = bench(METHOD)
-    ctx = table.client(0)
+    ctx = bench(METHOD).client(0)
     student = ctx.model(ctx.initial_vector())
     generator = ctx.frozen_model(ctx.initial_vector("generator"), "generator")
     logits = torch.randn(6, 10, requires_grad=True)

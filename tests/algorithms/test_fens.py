@@ -139,6 +139,16 @@ def test_ensemble_is_the_mean_of_all_models_logits_of_any_architecture():
     assert row["server_loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), rel=1e-5)
 
 
+def test_the_ensembles_models_have_the_frozen_layers_that_clients_trained_on():
+    """Drawn under another name they were others, and the ensemble's accuracy was that of chance."""
+    setting = prepare(
+        {**MADE_UP, "method": {"name": "fens"}, "model": {"name": "zoo_modules:FrozenBody"}}
+    ).setting
+    pool, images = setting.module_pool(), setting.device_data().gather(torch.arange(9)).images.float()
+    vector = pool.initial_vector("model")
+    assert torch.equal(*(pool.lend(name, vector).freeze()(images) for name in ("model", MODEL)))
+
+
 def test_of_one_client_the_mean_is_its_own_model():
     one = {**several(rounds=1, aggregator="mean"), "partition": {"name": "iid", "clients": 1}}
     own = {**one, "client_models": None, "method": {"name": "fens", "aggregator": "mean"}}

@@ -154,6 +154,14 @@ def test_dropped_from_the_start_the_plus_form_is_the_plain_one(name):
         assert torch.equal(ours.weights, theirs)
 
 
+def trained(model, optimizer, setting, client, participation):
+    ctx = client_context(setting, DispatchFacts(client, participation, participation))
+    for images, labels in (*ctx.epoch(0), *ctx.epoch(1)):
+        model.zero_gradients()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
 def test_standalone_is_the_plain_loop_on_a_clients_samples():
     """An independent loop: torch's SGD on the same batches, three rounds, momentum afresh in each."""
     simulation = simulated({"name": "standalone"}, "sampling.fraction=1.0")
@@ -163,12 +171,7 @@ def test_standalone_is_the_plain_loop_on_a_clients_samples():
         model.load(setting.module_pool().initial_vector("model"))
         for participation in (1, 2, 3):
             optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.5)
-            ctx = client_context(setting, DispatchFacts(client, participation, participation))
-            for epoch in (0, 1):
-                for images, labels in ctx.epoch(epoch):
-                    model.zero_gradients()
-                    nn.functional.cross_entropy(model(images), labels).backward()
-                    optimizer.step()
+            trained(model, optimizer, setting, client, participation)
         assert torch.allclose(found, model.vector(), atol=1e-6)
 
 
@@ -317,12 +320,7 @@ def test_centralized_keeps_its_moments_between_rounds():
     model.load(simulation.setting.module_pool().initial_vector("model"))
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1, momentum=0.5)
     for participation in (1, 2, 3):
-        ctx = client_context(setting, DispatchFacts(0, participation, participation))
-        for epoch in (0, 1):
-            for images, labels in ctx.epoch(epoch):
-                model.zero_gradients()
-                nn.functional.cross_entropy(model(images), labels).backward()
-                optimizer.step()
+        trained(model, optimizer, setting, 0, participation)
     assert torch.allclose(simulation.servers[-1], model.vector(), atol=1e-6)
 
 

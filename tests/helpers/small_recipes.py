@@ -41,6 +41,14 @@ MADE_UP = {
     "sampling": {"fraction": 1.0},
     "evaluation": {"samples": False},
 }
+# A round of 16 clients and 25,000 public samples; what they train is of no account.
+FEDGEMS_TABLE_4 = {
+    "model": {"name": "mlp", "hidden": 1},
+    "data": {"name": "synthetic", "samples": 25_100, "shape": [1], "classes": 10},
+    "partition": {"name": "iid", "clients": 16, "public": {"count": 25_000, "labels": False}},
+    "local": {"epochs": 1, "batch_size": 25_000},
+    "rounds": 1,
+}
 UNLABELLED = {**MADE_UP["partition"], "public": {"count": 30, "labels": False}}
 # The same for m1, whose layers have names.
 LAYERED = {

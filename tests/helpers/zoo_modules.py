@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
 
 from rayfed_kd import model_builder
 from rayfed_kd.protocol import Classifier
@@ -45,11 +46,6 @@ def conv(shape, classes):
 def depthwise(shape, classes):
     layers = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Hardswish(), nn.Conv2d(4, 6, 1)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, classes))
-
-
-@model_builder
-def conv1d(shape, classes):
-    return nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 4, 5), nn.GELU(), nn.Flatten(), nn.Linear(240, classes))
 
 
 class Conv3d(nn.Module):
@@ -110,12 +106,6 @@ class BatchNormOfTheBatch(Net):
 def batchnorm2d(shape, classes):
     layers = nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten()
     return nn.Sequential(*layers, nn.Linear(144, classes))
-
-
-@model_builder
-def batchnorm3d(shape, classes):
-    layers = nn.Unflatten(2, (4, 2)), nn.Conv3d(1, 2, 2), nn.BatchNorm3d(2), nn.Flatten()
-    return nn.Sequential(*layers, nn.Linear(42, classes))
 
 
 @model_builder
@@ -371,14 +361,6 @@ class Scalar(Net):
         return hidden * self.scale.exp()
 
 
-class FrozenScalar(Net):
-    def prepare(self):
-        self.scale = nn.Parameter(torch.tensor(2.0), requires_grad=False)
-
-    def between(self, hidden):
-        return hidden * self.scale
-
-
 class ParameterList(Net):
     def prepare(self):
         self.scales = nn.ParameterList([nn.Parameter(torch.ones(WIDTH)) for _ in range(2)])
@@ -442,11 +424,6 @@ class FunctionalDropout(Net):
         return F.dropout(hidden, 0.3, self.training)
 
 
-@model_builder
-def dropout2d(shape, classes):
-    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.Dropout2d(0.3), nn.Flatten(), nn.Linear(216, classes))
-
-
 class StochasticDepth(Net):
     """A block that is left out in some batches."""
 
@@ -500,13 +477,6 @@ class ComplexBuffer(WithBuffer):
 
 class BoolBuffer(WithBuffer):
     constant = torch.arange(WIDTH) % 3 > 0
-
-
-class HalfBuffer(WithBuffer):
-    constant = torch.linspace(0.5, 1.5, WIDTH).half()
-
-    def between(self, hidden):
-        return (hidden * self.table).float()
 
 
 class LargeIntegerBuffer(WithBuffer):
@@ -727,6 +697,17 @@ class Auxiliary(Net):
     def forward(self, images):
         logits = super().forward(images)
         return (logits, logits) if self.training else logits
+
+
+class ReentrantCheckpoint(Net):
+    def between(self, hidden):
+        return checkpoint(torch.relu, hidden, use_reentrant=True)
+
+
+class ScaledInTraining(Net):
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits.mul_(2) if self.training else logits
 
 
 class FailsInTraining(Net):

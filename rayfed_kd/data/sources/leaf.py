@@ -31,8 +31,7 @@ def femnist(folder: Path) -> Source:
             return Source((*train, *test), {}, partial(_decoded, train, test))
     raise DataError(
         f"data femnist is not in {folder.resolve()}: looked there and in its folder femnist for "
-        f"all_data/*.json or train/*.json (LEAF layout). Make it with LEAF's preprocess.sh, then set "
-        f"data.folder or RAYFED_KD_DATA."
+        "all_data/*.json or train/*.json. LEAF's preprocess.sh makes it; set data.folder or RAYFED_KD_DATA"
     )
 
 

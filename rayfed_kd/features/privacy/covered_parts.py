@@ -45,8 +45,7 @@ def covered_parts(method: Method[Any, Any], name: str) -> CoveredParts:
         if isinstance(declared, Answers):
             raise RecipeError(
                 f"privacy: the server of {name} asks its clients for answers, sample by sample, which no "
-                "noise covers; expected privacy=null, or a method whose clients send what they have once a "
-                "round"
+                "noise covers; expected privacy=null, or a method whose clients send once a round"
             )
         kind = kinds(up)[part]
         if kind in VECTORS:

@@ -57,11 +57,13 @@ class Architectures:
 
     @cached_property
     def builders(self) -> Mapping[str, Callable[[], nn.Module]]:
-        """Architecture name -> what makes the module.
+        """Architecture name -> what makes the module; one for all names of one architecture.
 
         Raises: RecipeError if a name or an option is unknown.
         """
-        return {name: self._builder(*entry) for name, entry in self._named.items()}
+        named = [architecture for architecture, _ in self._named.values()]
+        made = [self._builder(*entry) for entry in self._named.values()]
+        return {name: made[named.index(one)] for name, one in zip(self._named, named, strict=True)}
 
     def described(self, name: str) -> Architecture:
         """What an architecture's name stands for."""

@@ -62,8 +62,7 @@ class Attributes:
         for name in self.leaves:
             raise RecipeError(
                 f"{name} takes a gradient and is none of the module's parameters, so that it is never "
-                "trained; expected an nn.Parameter as an attribute, nn.ParameterList or nn.ModuleList, "
-                "or requires_grad=False"
+                "trained; expected an attribute, nn.ParameterList, nn.ModuleList or requires_grad=False"
             )
 
     def changed(self, later: Attributes) -> str:

@@ -21,7 +21,7 @@ from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_tensors import MOVING, HeldTensor, ModuleTensors, held_tensors
-from rayfed_kd.models.whole_modules import HEAD
+from rayfed_kd.models.whole_modules import HEAD, check_outputs, with_head
 from rayfed_kd.recipe.registry import blame
 from rayfed_kd.recipe.sample_shapes import shown_sides
 from rayfed_kd.recipe.seeds import global_stream
@@ -39,7 +39,7 @@ class Outcome:
     """What a trial found.
 
     Attributes:
-        head: the name of the last linear layer, if the module's output is that layer's.
+        head: the name of the last linear layer, if the module's output is that layer's, in training as well.
         moving: the names of the float32 buffers that training changes.
         unreached: the names of the parameters that no gradient of the outputs reaches.
     """
@@ -100,15 +100,16 @@ class TrainingTrial:
             reached |= self._trained_plainly(used, TRAINED[1])
             after = Attributes.of(used)
             before.moved(used)  # in train mode, and below in eval mode
+            with torch.no_grad(), global_stream(2, "trial batch"):
+                if head is not None and with_head(used, *self.batch(2))[1] != head:
+                    head = None  # in training it computes something else behind that layer
             shown = self._shown(used, 2)
             if isinstance(used, Classifier):
                 self._check_stages(used, 2, shown)
         if grown := between.changed(after):
             raise RecipeError(
-                f"training changes {grown} with every batch, which is neither a parameter nor a buffer: "
-                "it would go on from client to client in one process, and begin anew in another. "
-                "Expected a float32 buffer (register_buffer), or nothing that one batch leaves to the "
-                "next"
+                f"training changes {grown} with every batch, which is neither a parameter nor a buffer and "
+                "does not travel; expected a float32 buffer, or nothing that one batch leaves to the next"
             )
         unreached = (one.name for one in ModuleTensors.of(used).trained if id(one.now) not in reached)
         found = Outcome(head, before.moved(used), tuple(unreached))
@@ -137,17 +138,17 @@ class TrainingTrial:
         """A pass and its gradients. Returns the outputs."""
         inputs = self.batch(number)
         versions = [one._version for one in inputs]
+        leaves = module.leaves if isinstance(module, FlatModule) else None
         try:
             with torch.enable_grad(), global_stream(number, "trial batch"):
                 outputs = module(*inputs)
-                self._check_outputs(outputs, len(inputs[0]))
+                check_outputs(outputs, len(inputs[0]), self.classes, self.name, "while it trains")
                 if versions != [one._version for one in inputs]:
                     raise RecipeError(
-                        f"{self.name} changes its inputs in place, which a method gives to other models as "
-                        "well; expected x = x - 1 in place of x -= 1 or x.sub_(1)"
+                        f"{self.name} changes its inputs in place; expected x = x - 1 in place of x -= 1"
                     )
                 target = torch.linspace(-1, 1, outputs.numel()).view(outputs.shape)
-                (outputs.float() - target).square().mean().backward()
+                (outputs.float() - target).square().mean().backward(inputs=leaves)  # as `minimise` does
         except RayfedError:
             raise
         except Exception as error:
@@ -156,17 +157,6 @@ class TrainingTrial:
                 f"{self.name} cannot be trained on samples of {sides}: {blame(error)}"
             ) from error
         return outputs.detach()
-
-    def _check_outputs(self, outputs: object, samples: int) -> None:
-        if isinstance(outputs, Tensor) and (
-            self.classes is None or tuple(outputs.shape) == (samples, self.classes)
-        ):
-            return
-        shown = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        wanted = "a tensor" if self.classes is None else f"logits {(samples, self.classes)} alone"
-        raise RecipeError(
-            f"{self.name} gives {shown} of {samples} samples while it trains; expected {wanted}"
-        )
 
     def _shown(self, module: nn.Module | FlatModule, number: int) -> Tensor:
         with torch.no_grad(), global_stream(number, "trial batch"):
@@ -182,8 +172,7 @@ class TrainingTrial:
             if bits(outputs) != bits(shown):
                 raise RecipeError(
                     f"{self.name} is a Classifier that computes something else than its body's members and "
-                    "its head one after the other, by which methods read its features and layers; expected a "
-                    "subclass of torch.nn.Module, or all that is computed in a member of the body"
+                    "its head in order; expected a torch.nn.Module, or a body of one member that computes all"
                 )
 
     def _by_features(self, classifier: Classifier, inputs: Tensor) -> Tensor:
@@ -211,9 +200,8 @@ class TrainingTrial:
         if any(bits(one) != bits(other) for one, other in zip(*seen, strict=True)):
             raise RecipeError(
                 f"what {self.name} computes depends on {suspects or 'something'} beside its parameters "
-                "and buffers, which an earlier batch changed or which each module has for itself; it "
-                "does not travel. Expected a float32 buffer (register_buffer), or nothing that one batch "
-                "leaves to the next"
+                "and buffers, which an earlier batch changed or which each module has for itself, and does "
+                "not travel; expected a float32 buffer, or nothing that one batch leaves to the next"
             )
 
 
@@ -276,14 +264,12 @@ class _Seen:
             return False
         if changed and (found[0].dtype != torch.float32 or found[0].shape != one.shape):
             raise RecipeError(
-                f"training changes the buffer {one.name}, {found[0].dtype} of shape "
-                f"{tuple(found[0].shape)}, which no average of models keeps; expected a float32 buffer of "
-                "one shape, or one that stays as it is built"
+                f"training changes the buffer {one.name}, {found[0].dtype} of shape {tuple(found[0].shape)}; "
+                "expected a float32 buffer of one shape, or one that stays as it is built"
             )
         if changed and any(tensor is not found[0] for tensor in found):
             raise RecipeError(
-                f"training gives {one.name}, which several modules share, to one of them alone; expected "
-                "changes in place"
+                f"training gives {one.name}, of several modules, to one of them; expected changes in place"
             )
         return changed
 
@@ -312,8 +298,7 @@ def _check_alike(one: nn.Module, other: nn.Module) -> None:
     for a, b in zip(held_tensors(one), held_tensors(other), strict=False):
         if a.name != b.name or bits(a.now) != bits(b.now):
             raise RecipeError(
-                f"{a.name} is built with other values each time, so that two processes would have two "
-                "models; expected initial values from torch's global generator, which the run's seed sets"
+                f"{a.name} is built with other values each time; expected draws from torch's generator alone"
             )
 
 
@@ -333,6 +318,5 @@ def _own_draws() -> Iterator[None]:
         np.random.set_state(of_numpy)
     if drawn:
         raise _DrawnMeanwhileError(
-            "it draws from Python's or NumPy's global generator while it computes, which no seed of a "
-            "run reaches; expected torch's, as torch.rand(())"
+            "it draws from Python's or NumPy's global generator while it computes; expected torch.rand(())"
         )

@@ -120,6 +120,17 @@ def test_metric_that_recipes_name_may_be_better_the_smaller_it_is():
     assert f"Smaller is better: {error}." in remarks(comparison)
 
 
+def test_evaluations_without_a_finite_value_are_left_out_and_told():
+    """The last round is none of the values; of the last two, the one that there is counts."""
+    comparison, error = compared(), "local_own"
+    comparison.curves["A", "global", 1, error] = Curve([2, 4], [0.1, 0.3], any_costs(2), evaluated=[2, 4, 6])
+    statistics = ("last", "mean of last", "mean of all")
+    values = [comparison.values(("A", "global"), error, one) for one in statistics]
+    assert values == [[], [0.3], [0.2]]
+    told = f"{error} of A (global): evaluations without a finite value are left out, with seeds 1 and 2."
+    assert told.capitalize() in map(str.capitalize, remarks(comparison))
+
+
 def test_study_names_only_metrics_that_there_may_be():
     compared(headline="official_macro_f1")
     with pytest.raises(ValidationError, match=r"'macro_f1' is no metric; there are amp, .* local_NAME"):

@@ -8,6 +8,7 @@ from torch import nn
 
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.flat_module import FlatModule, initial_vector
+from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.models.vectors import weighted_mean, weighted_sum
 
 
@@ -149,3 +150,24 @@ def test_a_buffer_that_is_assigned_anew_comes_back_into_its_place():
     assert flat.vector()[2:].tolist() == [3.0, 4.0]
     flat.load(torch.ones(4))
     assert module.mean.tolist() == [1.0, 1.0]
+
+
+def test_what_a_step_leaves_in_a_module_is_gone_where_it_is_lent_next():
+    """A momentum, a hook, another layer, a forward of its own: the next client's result was another."""
+    pool = ModulePool({"net": lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))}, 1)
+    vector, inputs = pool.initial_vector("net"), torch.arange(12.0).view(4, 3)
+
+    def trained():
+        lent = pool.lend("net", vector).train()
+        outputs = lent(inputs)
+        pool.take_back()
+        return lent, outputs, lent.vector()
+
+    lent, *expected = trained()
+    lent.module[0].momentum = 0.9
+    lent.module[0].register_forward_hook(lambda layer, given, output: 2 * output)
+    lent.module[1] = nn.Identity()
+    lent.module.forward = torch.sin
+    again, *found = trained()
+    assert again is lent
+    assert all(map(torch.equal, found, expected))

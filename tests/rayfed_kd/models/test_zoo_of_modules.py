@@ -44,6 +44,7 @@ REFUSED = {
     "on_meta": r"1.weight is on torch's meta device",
     "Auxiliary": r"gives tuple of 16 samples while it trains; expected logits \(16, 10\) alone",
     "FailsInTraining": r"cannot be trained on samples of 1x8x8: RuntimeError: not while training",
+    "ReentrantCheckpoint": r"cannot be trained .* use_reentrant=True, torch.utils.checkpoint is incompatible",
     "NoGradient": r"cannot be trained on samples of 1x8x8: RuntimeError: .*does not require grad",
     "AllFrozen": r"has no parameter that takes a gradient",
     "Counter": r"training changes batches with every batch",
@@ -197,6 +198,12 @@ def test_a_module_that_cannot_be_had_is_one_line_before_the_first_round(name):
         prepare(recipe(name))
     assert told.value.path == "model.name"
     assert "\n" not in str(told.value)
+
+
+def test_a_last_layer_whose_output_is_changed_in_place_gives_no_features():
+    """MOON trained the layer's own output in place of the scaled one."""
+    with pytest.raises(RecipeError, match=r"a ScaledInTraining has no features: its output is not that of"):
+        prepare(recipe("ScaledInTraining", method={"name": "moon"}))
 
 
 def test_what_another_thread_draws_during_the_trial_is_not_the_modules(monkeypatch):
