@@ -143,13 +143,13 @@ class FedRevive(Telling[State, None]):
         for place in replies.arrival:
             reply = replies[place]
             state, beta = heard(state, reply, options, ctx), blending(reply.staleness, options.s_max)
-            ctx.log(beta=beta)
             if not beta or (updates < options.synth_from and not public):
                 continue
             teachers = Teachers([ctx.frozen_model(vector) for vector in state.teachers])
             if updates % options.every == 0 and not public:
                 state = self.synthesis(state, teachers, guard, ctx)
             if updates > options.blend_after and (public or len(state.labels)):
+                ctx.log(beta=beta)
                 assert reply.sent is not None  # as it is late
                 sent, own = torch.tensor(reply.sent.resolve()["student"]), reply["student"]
                 blended[place] = blend(own, sent, self.distillation(state, teachers, guard, ctx), beta)

@@ -34,14 +34,18 @@ def check_studies(studies: Sequence[Study]) -> None:
         RecipeError: as `check_study`.
         DataError: the data of runs that are not finished is not on this machine.
     """
+    from rayfed_kd.comparison.runs import check_rows
+    from rayfed_kd.results.console import Work
     from rayfed_kd.setting.loading import find_data
 
-    for study in studies:
-        # Of all tables first: the last one's data must not be missed after hours of runs.
+    for place, study in enumerate(studies):
+        # Of all tables first: the last one's data or model must not be missed after hours of runs.
         planned, recipes = check_study(study)
-        unfinished = [recipe for run, recipe in zip(planned, recipes, strict=True) if not run.done]
-        for recipe in unfinished[:1]:  # all rows have the same data
+        unfinished = [(run, recipe) for run, recipe in zip(planned, recipes, strict=True) if not run.done]
+        for _, recipe in unfinished[:1]:  # all rows have the same data
             find_data(recipe)
+        if place:  # the first one's rows are built as it begins
+            check_rows([run for run, _ in unfinished], Work())
 
 
 def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:

@@ -52,7 +52,7 @@ def run_each(
         RunError: a run failed; it names the run.
     """
     work = work or Work()
-    for note in _check_rows(planned, work):
+    for note in check_rows(planned, work):
         tell(f"note: {note}")
     if local:
         for run in planned:
@@ -71,8 +71,12 @@ def run_each(
         run_together([partial(run_on_ray, run) for run in planned], recipe, jobs)
 
 
-def _check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
+def check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
     """Build every row once, and note how many rounds its runs have.
+
+    Args:
+        planned: the runs of one table.
+        work: is told which row is looked at, and of its runs' rounds.
 
     Returns: their notes, each once: a table's rows mostly share one data set.
 

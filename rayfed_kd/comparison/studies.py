@@ -43,13 +43,14 @@ paper:                                # with it, or `--paper`: files for a paper
   style: paper.mplstyle               # a style file of matplotlib's; default: none
 published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
-quick:                                # `quick=true`: what two cores do in their time
+quick:                                # `quick=true`: what two cores do in their time; it has these keys
   title: "10 % of the training images, 20 clients"
-  overrides: [data.fraction=0.1, partition.clients=20]
+  overrides: [data.fraction=0.1, partition.clients=20]   # weaker than a table's own overrides
   seeds: [1, 2]
-  tables: [beta 0.1]                  # or {beta 0.1: [rounds=5]}: changes to all rows of a table
+  tables: [beta 0.1]                  # these alone run; or {beta 0.1: [rounds=5], beta 0.5: []}, with
+                                      # changes to all rows of a table, after the table's own
   runs: {KDIA: [method.generator.width=32]}
-  differs: "10 % of the training images, 20 clients for 100"
+  differs: "10 % of the training images, 20 clients for 100"   # from the paper, beside its values
 """
 
 from __future__ import annotations

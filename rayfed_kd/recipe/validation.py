@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -69,7 +69,7 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
     _, name = _field_at(model, [*steps, "name"])
-    if fault["type"] == "list_type":
+    if fault["type"] == "list_type" and not isinstance(fault["input"], Mapping):
         expected += f", as '{path}=[{shortened(str(fault['input']))}]'"
     elif name is not None and isinstance(fault["input"], str):
         expected += f", as '{path}={{name: {shortened(fault['input'])}}}'"
@@ -143,15 +143,16 @@ def _expected(fault: Mapping[str, Any]) -> str:
 
 def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseModel] | None, Any]:
     """The model that holds the last step, and the step's field, as far as they are known."""
-    field = None
+    field, named = None, False
     owner: type[BaseModel] | None = model
     for step in steps:
-        if step.isdecimal():  # a place in a list of what the field has
+        if named or step.isdecimal():  # a name, or a place in a list, of what the field has
+            named = False
             continue
         if owner is None or step not in owner.model_fields:
             return None, None
         field = owner.model_fields[step]
-        owner = model_in(field.annotation)
+        owner, named = model_in(field.annotation), get_origin(field.annotation) is dict
     return owner, field
 
 

@@ -21,12 +21,8 @@ def compared(tmp_path_factory):
 
 def test_recipes_as_mappings_are_rows(compared):
     (result,), lines, folder, _ = compared
-    assert sorted(path.name for path in folder.glob("*-seed?")) == [
-        "A-seed1",
-        "A-seed2",
-        "B-seed1",
-        "B-seed2",
-    ]
+    names = sorted(path.name for path in folder.glob("*-seed?"))
+    assert names == ["A-seed1", "A-seed2", "B-seed1", "B-seed2"]
     assert rayfed_kd.prepare(folder / "B-seed2" / "config.yaml").recipe.method.name == "fedprox"
     assert sum("starts in" in line for line in lines) == 4
     assert result.folder == folder

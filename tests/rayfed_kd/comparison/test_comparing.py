@@ -33,19 +33,23 @@ from rayfed_kd.reporting.study_sections import comparison_section
 from rayfed_kd.results.tables import read_table
 
 
-def test_missing_data_of_a_later_table_is_told_before_the_first_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [("data={name: mnist}", "data mnist is not in"), ("model.hiden=5", "model.hiden is no option of mlp")],
+)
+def test_what_fails_in_a_later_table_is_told_before_the_first_run(change, error, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYFED_KD_DATA", str(tmp_path))
     study = {
         "base": str(write_yaml(tmp_path / "base.yaml", THREE_CLIENTS)),
         "folder": str(tmp_path / "runs"),
         "runs": [{"label": "A"}],
-        "tables": {"there": {}, "missing": {"overrides": ["data={name: mnist}"]}},
+        "tables": {"there": {}, "missing": {"overrides": [change]}},
     }
     told = CliRunner().invoke(
         commands, ["compare", str(write_yaml(tmp_path / "study.yaml", study)), "--local"]
     )
-    assert isinstance(told.exception, DataError)
-    assert "data mnist is not in" in str(told.exception)
+    assert isinstance(told.exception, DataError | RecipeError)
+    assert error in str(told.exception)
     assert not (tmp_path / "runs").exists()
 
 

@@ -208,6 +208,7 @@ def test_what_the_command_line_changes_is_a_fact_of_the_study(tables):
         ({"last": 1.5}, "last = 1.5: expected a whole number"),
         ({"totals": "perhaps"}, "totals = 'perhaps': expected true or false"),
         ({"run": []}, "run is no key of a study. Did you mean runs?"),
+        ({"tables": {"T": {"targett": 0.5}}}, "tables.T.targett is no key of tables.T. Did you mean"),
     ],
 )
 def test_value_of_another_kind_is_answered_in_words(tmp_path, changes, message):
