@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
@@ -56,6 +55,7 @@ class FlatModule:
         held = ModuleTensors.of(module)
         self.module = module.to(device)
         self.trained, self.buffers = held.trained, held.moving
+        self._statistics = (*held.moving, *held.counters)
         self.leaves = [cast(nn.Parameter, one.now) for one in held.trained]
         self.num_parameters = sum(one.shape.numel() for one in held.trained)
         # Where in the vector each of them lies, by name.
@@ -253,36 +253,39 @@ class FlatModule:
 
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
-        """Within, forward passes in train mode leave the running statistics of BatchNorm as they were."""
-        # In train mode such a layer hands torch no running statistics that could be updated.
-        with self._batchnorm(track_running_stats=False):
+        """Within, forward passes in train mode leave running statistics, of whatever layers, as they were."""
+        own = [one.now for one in self._statistics]
+        for one in self._statistics:
+            one.assign(one.now.clone())  # a pass may change it: written back in place, it would spoil graphs
+        try:
             yield
+        finally:
+            for one, tensor in zip(self._statistics, own, strict=True):
+                one.assign(tensor)
 
     @contextmanager
     def using_batch_statistics(self) -> Iterator[None]:
-        """Within, BatchNorm normalises by a batch's own statistics, in eval mode too; running ones stay."""
-        with self._batchnorm(training=True, track_running_stats=False):
+        """Within, layers normalise by a batch's own statistics, in eval mode too; running ones stay."""
+        with self._in_mode(training=True), self.keeping_statistics():
             yield
 
     @contextmanager
     def using_running_statistics(self) -> Iterator[None]:
-        """Within, BatchNorm normalises by its running statistics, in train mode too; they stay."""
-        with self._batchnorm(training=False):
+        """Within, layers normalise by their running statistics, in train mode too; they stay."""
+        with self._in_mode(training=False):
             yield
 
     @contextmanager
-    def _batchnorm(self, **attributes: bool) -> Iterator[None]:
-        """Within, the BatchNorm layers that have running statistics have these attributes."""
-        layers = [part for part in self.submodules if isinstance(part, _BatchNorm)]
-        layers = [part for part in layers if part.track_running_stats]
-        before = [{name: getattr(part, name) for name in attributes} for part in layers]
+    def _in_mode(self, training: bool) -> Iterator[None]:
+        """Within, the layers that have running statistics, and no others, are in this mode."""
+        layers = {owner: owner.training for one in self.buffers for owner in one.owners}
         try:
-            for part in layers:
-                vars(part).update(attributes)
+            for layer in layers:
+                layer.training = training
             yield
         finally:
-            for part, values in zip(layers, before, strict=True):
-                vars(part).update(values)
+            for layer, before in layers.items():
+                layer.training = before
 
     def vector(self) -> Tensor:
         """A copy of the module as a vector, [num_elements] float32, on its device."""

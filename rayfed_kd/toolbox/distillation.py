@@ -17,7 +17,8 @@ from rayfed_kd.toolbox.losses import cross_entropy, diversity_loss
 from rayfed_kd.toolbox.optimizers import Optimizer
 
 BatchNormMode = Literal["keep", "update", "eval"]
-"""What BatchNorm layers of a model do that learns from samples which it will not be evaluated on:
+"""What BatchNorm, and all that has running statistics, does in a model that learns from samples which it will
+not be evaluated on:
 
 - `keep`: they normalise by the batch's own statistics and leave the running ones alone;
 - `update`: likewise, and the running ones follow the batch, as any model in torch's train mode does;

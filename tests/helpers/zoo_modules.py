@@ -638,7 +638,7 @@ class OwnForward(Classifier):
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes), math.prod(shape))
 
     def forward(self, images):
-        return 4 * super().forward(images)
+        return super().forward(images) * (4 if self.training else 1)
 
 
 @model_builder

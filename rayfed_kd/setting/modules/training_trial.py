@@ -103,9 +103,6 @@ class TrainingTrial:
             with torch.no_grad(), global_stream(2, "trial batch"):
                 if head is not None and with_head(used, *self.batch(2))[1] != head:
                     head = None  # in training it computes something else behind that layer
-            shown = self._shown(used, 2)
-            if isinstance(used, Classifier):
-                self._check_stages(used, 2, shown)
         if grown := between.changed(after):
             raise RecipeError(
                 f"training changes {grown} with every batch, which is neither a parameter nor a buffer and "
@@ -158,18 +155,21 @@ class TrainingTrial:
             ) from error
         return outputs.detach()
 
-    def _shown(self, module: nn.Module | FlatModule, number: int) -> Tensor:
+    def _shown(self, flat: FlatModule, number: int) -> Tensor:
         with torch.no_grad(), global_stream(number, "trial batch"):
-            (module.module if isinstance(module, FlatModule) else module).eval()
-            outputs: Tensor = module(*self.batch(number))
-        return outputs
+            return flat(*self.batch(number))
 
-    def _check_stages(self, classifier: Classifier, number: int, shown: Tensor) -> None:
-        """Refuse one whose features or stages, in eval mode, lead to other outputs than those shown."""
-        for way in (partial(self._by_features, classifier), partial(classifier.from_, 0)):
-            with torch.no_grad(), global_stream(number, "trial batch"):
-                outputs = way(*self.batch(number))
-            if bits(outputs) != bits(shown):
+    def _check_stages(self, flat: FlatModule, classifier: Classifier, start: Tensor) -> None:
+        """Refuse one whose features or stages lead to other outputs than it gives, in either mode."""
+        ways = classifier, partial(self._by_features, classifier), partial(classifier.from_, 0)
+        for switch in (flat.train, flat.freeze):
+            shown = set()
+            for way in ways:
+                flat.load(start)  # a pass in train mode may change buffers
+                switch()
+                with torch.no_grad(), global_stream(2, "trial batch"):
+                    shown.add(bits(way(*self.batch(2))))
+            if len(shown) > 1:
                 raise RecipeError(
                     f"{self.name} is a Classifier that computes something else than its body's members and "
                     "its head in order; expected a torch.nn.Module, or a body of one member that computes all"
@@ -188,6 +188,8 @@ class TrainingTrial:
         """Refuse a module whose past shows: used and fresh, with one vector, must compute the same bits."""
         try:
             start, seen = used.vector(), []
+            if isinstance(used.module, Classifier):
+                self._check_stages(used, used.module, start)
             for flat in (used, fresh):
                 flat.load(start)
                 outputs = self._backward(flat.train(), 3)

@@ -106,17 +106,18 @@ def test_no_vectors_have_no_mean():
         (None, True, [-1.0, 1.0], [9.2, 3.8]),
     ],
 )
-def test_batchnorm_of_the_batch_or_of_the_past(mode, training, output, running):
-    """Batch 1, 3: mean 2, variance 1 (2 unbiased). Running mean 10, variance 4: (1 - 10) / 2, (3 - 10) / 2.
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_statistics_of_the_batch_or_of_the_past(norm, mode, training, output, running):
+    """Values 1, 3: mean 2, variance 1 (2 unbiased). Running mean 10, variance 4: (1 - 10) / 2, (3 - 10) / 2.
 
     Momentum 0.1 where the past follows: 0.9 x 10 + 0.1 x 2 = 9.2 and 0.9 x 4 + 0.1 x 2 = 3.8.
     """
-    flat = FlatModule(nn.BatchNorm1d(1, affine=False, eps=1e-12))
+    flat = FlatModule(norm(1, affine=False, eps=1e-12, track_running_stats=True))
     flat.load(torch.tensor([10.0, 4.0]))
     flat.train() if training else flat.freeze()
     with getattr(flat, mode)() if mode else nullcontext():
-        shown = flat(torch.tensor([[1.0], [3.0]]))
-    assert shown.squeeze(1).tolist() == pytest.approx(output)
+        shown = flat(torch.tensor([[[1.0, 3.0]]]))
+    assert shown.flatten().tolist() == pytest.approx(output)
     assert flat.vector()[:2].tolist() == pytest.approx(running)
     assert flat.module.training is training
     assert flat.module.track_running_stats
