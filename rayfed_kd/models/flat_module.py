@@ -10,7 +10,7 @@ channels-last without a copy; nobody but this file needs to know the order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from operator import is_not
 from typing import Any, cast
@@ -263,26 +263,23 @@ class FlatModule:
             for one, tensor in zip(self._statistics, own, strict=True):
                 one.assign(tensor)
 
-    @contextmanager
-    def using_batch_statistics(self) -> Iterator[None]:
+    def using_batch_statistics(self) -> AbstractContextManager[None]:
         """Within, layers normalise by a batch's own statistics, in eval mode too; running ones stay."""
-        with self._in_mode(training=True), self.keeping_statistics():
-            yield
+        return self._in_mode(training=True)
 
-    @contextmanager
-    def using_running_statistics(self) -> Iterator[None]:
+    def using_running_statistics(self) -> AbstractContextManager[None]:
         """Within, layers normalise by their running statistics, in train mode too; they stay."""
-        with self._in_mode(training=False):
-            yield
+        return self._in_mode(training=False)
 
     @contextmanager
     def _in_mode(self, training: bool) -> Iterator[None]:
-        """Within, the layers that have running statistics, and no others, are in this mode."""
+        """Within, the layers that have running statistics, which stay, and no others, are in this mode."""
         layers = {owner: owner.training for one in self.buffers for owner in one.owners}
         try:
             for layer in layers:
                 layer.training = training
-            yield
+            with self.keeping_statistics():
+                yield
         finally:
             for layer, before in layers.items():
                 layer.training = before
