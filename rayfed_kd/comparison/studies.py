@@ -45,7 +45,7 @@ published:
   - {paper: kdia, table: "2", where: {dataset: CIFAR-10}, metric: accuracy, statistic: last}
 quick:                                # `quick=true`: what two cores do in their time; it has these keys
   title: "10 % of the training images, 20 clients"
-  overrides: [data.fraction=0.1, partition.clients=20]   # weaker than a table's own overrides
+  overrides: [data.fraction=0.1, partition.clients=20]   # not what a table sets itself
   seeds: [1, 2]
   tables: [beta 0.1]                  # these alone run; or {beta 0.1: [rounds=5], beta 0.5: []}, with
                                       # changes to all rows of a table, after the table's own

@@ -118,16 +118,22 @@ def quick_version(study: Study) -> Study:
         study: a study file's content.
 
     Raises:
-        RecipeError: the study has no quick version, or it names a row or table that the study does not have.
+        RecipeError: the study has no quick version, or it names a row or table that the study does not have,
+            or one of its overrides would have no effect in a table.
     """
     quick = study.quick
     if quick is None:
         raise RecipeError("quick=true: this study has no quick version; expected a study with the key quick")
     check_names("quick.tables", quick.tables or (), study.tables)
-    tables = {
-        name: table.model_copy(update={"overrides": [*table.overrides, *(quick.tables or {}).get(name, [])]})
-        for name, table in _tables_named(study, quick.tables).items()
-    }
+    tables = _tables_named(study, quick.tables)
+    for name, table in tables.items():
+        own = tuple(f"{one.partition('=')[0]}." for one in table.overrides)
+        if lost := [one for one in quick.overrides if f"{one.partition('=')[0]}.".startswith(own)]:
+            raise RecipeError(
+                f"quick.overrides: {lost[0]} has no effect in table {name}, which sets it; expected quick.tables"
+            )
+        overrides = [*table.overrides, *(quick.tables or {}).get(name, [])]
+        tables[name] = table.model_copy(update={"overrides": overrides})
     changes = {
         "title": joined(study.title, f"quick: {quick.title}"),
         "overrides": [*study.overrides, *quick.overrides],

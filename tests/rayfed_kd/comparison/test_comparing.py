@@ -45,9 +45,8 @@ def test_what_fails_in_a_later_table_is_told_before_the_first_run(change, error,
         "runs": [{"label": "A"}],
         "tables": {"there": {}, "missing": {"overrides": [change]}},
     }
-    told = CliRunner().invoke(
-        commands, ["compare", str(write_yaml(tmp_path / "study.yaml", study)), "--local"]
-    )
+    path = write_yaml(tmp_path / "study.yaml", study)
+    told = CliRunner().invoke(commands, ["compare", str(path), "--local"])
     assert isinstance(told.exception, DataError | RecipeError)
     assert error in str(told.exception)
     assert not (tmp_path / "runs").exists()

@@ -143,8 +143,9 @@ def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
         ({"quick": {"title": "q", "runs": {"C": []}}}, "quick.runs: 'C' is unknown; expected one of A, B"),
         (
             {"quick": {"title": "q", "tables": ["lr 1"]}},
-            "quick.tables: 'lr 1' is unknown; expected one of lr .1, lr .2",
+            "quick.tables: 'lr 1' is unknown; expected one of lr",
         ),
+        ({"quick": {"title": "q", "overrides": ["local.optimizer.lr=1"]}}, "lr=1 has no effect in table lr"),
     ],
 )
 def test_bad_quick_version_is_refused(tables, changes, message):
