@@ -130,7 +130,7 @@ def quick_version(study: Study) -> Study:
         own = tuple(f"{one.partition('=')[0]}." for one in table.overrides)
         if lost := [one for one in quick.overrides if f"{one.partition('=')[0]}.".startswith(own)]:
             raise RecipeError(
-                f"quick.overrides: {lost[0]} has no effect in table {name}, which sets it; expected quick.tables"
+                f"quick.overrides: {lost[0]} has no effect in table {name}, which sets it; take quick.tables"
             )
         overrides = [*table.overrides, *(quick.tables or {}).get(name, [])]
         tables[name] = table.model_copy(update={"overrides": overrides})
