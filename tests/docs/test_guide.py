@@ -46,7 +46,7 @@ def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
         "the command line's",
     ]
     words = ("study", "quick", "table", "row", "quick row", "table row")
-    named = {word: [f"results.folder={word}"] for word in words}
+    named = {word: [f"{word}=1"] for word in words}
     study = Study(
         folder="f",
         base=str(ROOT / "configs/quickstart.yaml"),
