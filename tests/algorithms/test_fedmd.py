@@ -5,7 +5,7 @@ import pytest
 import torch
 from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of, states_of
-from small_recipes import MADE_UP, small_recipe
+from small_recipes import FEDGEMS_TABLE_4, MADE_UP, small_recipe
 
 from rayfed_kd.algorithms.fedmd import FedMD, Options
 from rayfed_kd.errors import RecipeError
@@ -109,18 +109,15 @@ def test_ledger_of_a_run_is_the_published_communication(public):
     """FedGEMS Table 6: 16 clients upload 16 x N0 x 40 bytes: 3125 KiB for each 5,000; as much goes down."""
     recipe = {
         **SMALL,
-        "model": {"name": "mlp", "hidden": 1},
+        **FEDGEMS_TABLE_4,
         "data": {"name": "synthetic", "samples": 30_000, "shape": [1], "classes": 10},
         "partition": {"name": "iid", "clients": 16, "public": {"count": 25_000, "keep": public}},
-        "local": {"epochs": 1, "batch_size": 25_000},
-        "rounds": 1,
         "evaluation": {"every": 1, "samples": False},
     }
     rows = run(recipe=recipe).tables["messages"].to_pylist()
     sums = {way: sum(row["bytes"] for row in rows if row["direction"] == way) for way in ("up", "down")}
-    kinds = {row["kind"] for row in rows}
     metadata = sum(row["bytes"] for row in rows if row["kind"] == "metadata")
-    assert kinds == {"logits", "metadata"}
+    assert {row["kind"] for row in rows} == {"logits", "metadata"}
     assert sums["up"] / 1024 == 3125.0 * public / 5000
     assert (sums["down"] - metadata) / 1024 == 3125.0 * public / 5000
 

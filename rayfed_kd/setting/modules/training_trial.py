@@ -155,9 +155,9 @@ class TrainingTrial:
             ) from error
         return outputs.detach()
 
-    def _shown(self, flat: FlatModule, number: int) -> Tensor:
+    def _shown(self, way: Callable[..., Tensor], number: int) -> Tensor:
         with torch.no_grad(), global_stream(number, "trial batch"):
-            return flat(*self.batch(number))
+            return way(*self.batch(number))
 
     def _check_stages(self, flat: FlatModule, classifier: Classifier, start: Tensor) -> None:
         """Refuse one whose features or stages lead to other outputs than it gives, in either mode."""
@@ -167,8 +167,7 @@ class TrainingTrial:
             for way in ways:
                 flat.load(start)  # a pass in train mode may change buffers
                 switch()
-                with torch.no_grad(), global_stream(2, "trial batch"):
-                    shown.add(bits(way(*self.batch(2))))
+                shown.add(bits(self._shown(way, 2)))
             if len(shown) > 1:
                 raise RecipeError(
                     f"{self.name} is a Classifier that computes something else than its body's members and "

@@ -34,10 +34,13 @@ from rayfed_kd.results.tables import read_table
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
-    [("data={name: mnist}", "data mnist is not in"), ("model.hiden=5", "model.hiden is no option of mlp")],
+    ("change", "kind", "error"),
+    [
+        ("data={name: mnist}", DataError, "data mnist is not in"),
+        ("model.hiden=5", RecipeError, "model.hiden is no option of mlp"),
+    ],
 )
-def test_what_fails_in_a_later_table_is_told_before_the_first_run(change, error, tmp_path, monkeypatch):
+def test_what_fails_in_a_later_table_is_told_at_once(change, kind, error, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYFED_KD_DATA", str(tmp_path))
     study = {
         "base": str(write_yaml(tmp_path / "base.yaml", THREE_CLIENTS)),
@@ -45,9 +48,8 @@ def test_what_fails_in_a_later_table_is_told_before_the_first_run(change, error,
         "runs": [{"label": "A"}],
         "tables": {"there": {}, "missing": {"overrides": [change]}},
     }
-    path = write_yaml(tmp_path / "study.yaml", study)
-    told = CliRunner().invoke(commands, ["compare", str(path), "--local"])
-    assert isinstance(told.exception, DataError | RecipeError)
+    told = CliRunner().invoke(commands, ["compare", str(write_yaml(tmp_path / "s.yaml", study)), "--local"])
+    assert isinstance(told.exception, kind)
     assert error in str(told.exception)
     assert not (tmp_path / "runs").exists()
 

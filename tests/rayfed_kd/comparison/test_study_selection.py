@@ -28,6 +28,7 @@ def test_study_of_several_tables_is_one_study_each(tables, tmp_path):
 
 
 def test_label_with_a_comma_stands_in_quotes():
+    assert in_words(["A"]) == "A"
     assert in_words(["A", "B, server", "C"]) == 'A, "B, server" and C'
     with pytest.raises(RecipeError, match='expected one of A, "B, server", C'):
         check_names("--only", ["D"], ["A", "B, server", "C"])
@@ -143,7 +144,7 @@ def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
         ({"quick": {"title": "q", "runs": {"C": []}}}, "quick.runs: 'C' is unknown; expected one of A, B"),
         (
             {"quick": {"title": "q", "tables": ["lr 1"]}},
-            "quick.tables: 'lr 1' is unknown; expected one of lr",
+            "quick.tables: 'lr 1' is unknown; expected one of lr .1, lr .2",
         ),
         ({"quick": {"title": "q", "overrides": ["local.optimizer.lr=1"]}}, "lr=1 has no effect in table lr"),
     ],
