@@ -37,8 +37,7 @@ def personal_model(host: Host, call: PersonalCall) -> Evaluated:
     ctx, first = (host.context(DispatchFacts(call.client, 0, time)) for time in (0, 1))
     ctx.compute_exactly()  # an evaluation does so, whatever local training does
     state = host.kept_state(call.state, call.state_version, first).state
-    model = host.setting.method.personal(state, ctx)
-    evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
+    evaluated = Evaluated.of(host.setting.method.personal(state, ctx))
     names = list(map(ctx.architecture, evaluated.parts))
     evaluated = Evaluated(evaluated.vector, composite(names) if evaluated.is_composite else "".join(names))
     check_model(evaluated, host.module_pool.lengths, "personal gave a model")

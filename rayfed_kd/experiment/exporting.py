@@ -131,7 +131,7 @@ def read_model(
         chosen = personal_model(host, PersonalCall(client, record.state, record.version, "local"))
     elif client is not None:
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
-    evaluated = chosen if isinstance(chosen, Evaluated) else Evaluated(chosen, "model")
+    evaluated = Evaluated.of(chosen)
     if evaluated.is_composite:
         raise RecipeError(f"{model} is several models that predict together; expected one that is one model")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module

@@ -25,6 +25,11 @@ class Evaluated:
     vector: Tensor
     architecture: str
 
+    @classmethod
+    def of(cls, model: Tensor | Evaluated) -> Evaluated:
+        """A model as methods give it: a vector alone is of the recipe's architecture."""
+        return model if isinstance(model, Evaluated) else cls(model, "model")
+
     @property
     def parts(self) -> list[str]:
         """The architectures of a composite's parts; of one model its own alone."""
@@ -63,11 +68,9 @@ Evaluable = Tensor | Evaluated | Personal
 
 def shared_vectors(models: Mapping[str, Evaluable]) -> dict[str, Tensor]:
     """The vectors of those models that the server has."""
-    vectors = {}
-    for name, model in models.items():
-        if not isinstance(model, Personal):
-            vectors[name] = model.vector if isinstance(model, Evaluated) else model
-    return vectors
+    return {
+        name: Evaluated.of(model).vector for name, model in models.items() if not isinstance(model, Personal)
+    }
 
 
 def check_evaluated(models: Any, lengths: Mapping[str, int]) -> None:
@@ -98,7 +101,7 @@ def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
         what: who gave it, for the message.
     Raises: MisuseError
     """
-    evaluated = model if isinstance(model, Evaluated) else Evaluated(model, "model")
+    evaluated = Evaluated.of(model)
     vector, length = evaluated.vector, 0
     for part in evaluated.parts:
         if part not in lengths:

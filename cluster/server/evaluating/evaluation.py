@@ -214,11 +214,11 @@ class Evaluator:
             row["server_accuracy"] = row["amp"]
         return rows, row
 
-    def _start(self, models: Mapping[str, Evaluable], handle: Handle) -> Started:
+    def _start(self, models: Mapping[str, torch.Tensor | Evaluated], handle: Handle) -> Started:
         """Start the evaluations of all shared models on all stretches of test samples."""
         started: Started = {}
         for name, model in models.items():
-            architecture = model.architecture if isinstance(model, Evaluated) else "model"
+            architecture = Evaluated.of(model).architecture
             for split, length in self._lengths.items():
                 calls = (
                     EvaluationCall(handle, name, architecture, split, start, min(start + STRETCH, length))
