@@ -6,6 +6,7 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
+from rayfed_kd.cluster.server.round_tables import RoundRecord
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment import estimating
 from rayfed_kd.experiment.estimating import Estimate, HostMemory, _continued
@@ -31,22 +32,24 @@ def test_memory_of_a_host_has_the_data_that_the_measurement_left_out(where, held
 
 def test_an_estimate_ends_with_a_hosts_memory():
     one = Estimate(2.0, 0.5, 4.0, 10, 3, (1.0,), HostMemory(500.0, 2000.0))
-    assert str(one).endswith(
-        "\na host takes 500 of the GPU's 2,000 MiB: placement.client.num_gpus=0.25 lets 4 share it"
-    )
+    taken = "a host takes 500 of the GPU's 2,000 MiB: placement.client.num_gpus=0.25 lets 4 share it"
+    assert str(one).endswith(f"\n{taken}")
 
 
 def test_seconds_go_on_along_the_line_through_both_points():
-    """(10, 3) and (20, 5): .2 a sample, so 100 samples take 5 + 80 . .2 = 21."""
-    assert _continued([(10, 3.0), (20, 5.0)], 100) == pytest.approx(21.0)
+    """.2 a sample: 5 + 80 . .2. What falls is noise and goes on as it is; one point stands for itself."""
+    lines = [(10, 3.0), (20, 5.0)], [(10, 3.0), (20, 2.0)], [(10, 3.0)]
+    assert [_continued(points, 100) for points in lines] == pytest.approx([21.0, 2.0, 3.0])
 
 
-def test_noise_in_what_does_not_grow_is_not_continued_below_what_was_measured():
-    assert _continued([(10, 3.0), (20, 2.0)], 100) == 2.0
-
-
-def test_one_point_stands_for_itself():
-    assert _continued([(10, 3.0)], 100) == 3.0
+def test_work_of_an_asynchronous_round_is_of_the_clients_that_it_dispatched():
+    """Client 0's reply is of a round before: the seconds are client 2's."""
+    prepared = rayfed_kd.prepare(THREE_CLIENTS)
+    messages = [{"client": client, "direction": way} for client, way in ((0, "up"), (2, "down"))]
+    row = dict.fromkeys(("client_s", "server_s", "evaluate_s", "cohort"), 1)
+    record = RoundRecord(5, {"rounds": [row], "messages": messages, "hosts": []})
+    one = estimating._last_round(prepared, [record])
+    assert (one.clients, one.samples) == (1, prepared.setting.partition.sizes[2])
 
 
 def test_clients_of_few_batches_are_measured_with_all_their_samples(tmp_path, monkeypatch):
@@ -154,12 +157,8 @@ def test_the_official_test_set_shrinks_with_the_training_images(monkeypatch):
 
     monkeypatch.setattr(estimating, "_last_round", watched)
     monkeypatch.setattr(estimating, "_fractions", lambda recipe, size: [0.1, 0.2])
-    made_up = {"name": "synthetic", "samples": 600, "test_samples": 50, "classes": 4}
-    recipe = {
-        **THREE_CLIENTS,
-        "data": made_up,
-        "partition": {"name": "iid", "clients": 3, "test": "official"},
-    }
+    data = {"name": "synthetic", "samples": 600, "test_samples": 50, "classes": 4}
+    recipe = {**THREE_CLIENTS, "data": data, "partition": {"name": "iid", "clients": 3, "test": "official"}}
     whole = rayfed_kd.prepare(recipe).setting.dataset.test.labels
     assert rayfed_kd.estimate(recipe, rounds=5).evaluation_s > 0
     # 49 / 4 = 12.25 and 49 / 9 = 5.44 images from one to the next
