@@ -29,9 +29,8 @@ METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}
 BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 NUMBERS = re.compile(r"([-+][\d.]+) \[([-+][\d.]+), ([-+][\d.]+)\]")
-COMPARED = re.compile(
-    r"(?P<metric>.+?), mean of last (?P<last>\d+) evaluations: (?P<first>.+) less (?P<second>.+)"
-)
+METRIC = r"(?P<metric>[^|]+?), (?:last evaluation|mean of last (?P<last>\d+) evaluations)"
+COMPARED = re.compile(METRIC + r": (?P<first>.+) less (?P<second>.+)")
 
 
 class Compared(NamedTuple):
@@ -66,7 +65,7 @@ def runs_of(folder: Path, study: str, commit: str) -> Iterator[pa.Table]:
 def compared(page: str) -> Iterator[tuple[str, Compared]]:
     """The study of a block, and each difference that stands there."""
     for block in BLOCK.finditer(page):
-        column = re.search(r"\| ([^|]+), mean of last (\d+) evaluations \|", block["table"])
+        column = re.search(rf"Difference: {METRIC}, less", " ".join(block["table"].split()))
         baseline, place = "", 0
         for line in block["table"].splitlines():
             cells = [cell.strip() for cell in line.strip()[1:-1].split("|")]
@@ -75,14 +74,12 @@ def compared(page: str) -> Iterator[tuple[str, Compared]]:
                     baseline, place = named[1], index
             if len(cells) == 4 and (found := COMPARED.fullmatch(cells[1])):
                 words = found.groupdict()
-                said = Compared(
-                    words["metric"], int(words["last"]), words["first"], words["second"], cells[2]
-                )
-                yield block["study"], said
+                last = int(words["last"] or 1)
+                yield block["study"], Compared(words["metric"], last, words["first"], words["second"], cells[2])
             elif column and baseline and len(cells) > place and NUMBERS.match(cells[place]):
                 other = re.search(r"\] to (.+?\))", cells[place])
                 second = other[1] if other else baseline
-                yield block["study"], Compared(column[1], int(column[2]), cells[0], second, cells[place])
+                yield block["study"], Compared(column[1], int(column[2] or 1), cells[0], second, cells[place])
 
 
 def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]:

@@ -235,7 +235,8 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
 def _last_drawn(run: Run) -> Iterable[Path]:
     """The newest of each of a method's own pictures."""
     # NAME-ROUND.png with six digits: sorted by name, the last of each name is the newest.
-    return {path.stem[:-7]: path for path in sorted((run.folder / "figures").glob("*-??????.png"))}.values()
+    paths = sorted((run.folder / "figures").glob("[!.]*-??????.png"))  # no unfinished ones
+    return {path.stem[:-7]: path for path in paths}.values()
 
 
 def _metric_text(metric: str, value: float | None) -> str:

@@ -113,9 +113,9 @@ class Trackers:
         return TrackedRound(round_index, round_scalars(tables), accuracies, images, numbers)
 
     def _drawn(self, round_index: int, kind: str) -> dict[str, Path]:
-        suffix = f"-{round_index:06d}" if round_index else ""
-        pattern = f"*{suffix}.{kind}" if round_index else f"partition.{kind}"
-        files = sorted(self._folder.glob(f"figures/{pattern}"))
+        # No hidden ones: a run that was killed as it drew leaves an unfinished picture.
+        names, suffix = ("[!.]*", f"-{round_index:06d}") if round_index else ("partition", "")
+        files = sorted(self._folder.glob(f"figures/{names}{suffix}.{kind}"))
         return {path.stem.removesuffix(suffix): path for path in files}
 
     def _blame(self, tracker: Tracker, error: Exception, way: str) -> None:

@@ -50,9 +50,8 @@ def test_simulated_seconds_are_a_second_axis(board, tmp_path):
     board.round(told(2, {"logged/ce": 1.0, "time/sim_s": 119.9}))
     board.end({"rounds": 2}, [])
     for tag, steps in (("logged/ce", [1, 2]), ("sim/logged/ce", [60, 120])):
-        assert [(one.step, one.value) for one in points(tmp_path, "Scalars", tag)] == list(
-            zip(steps, (1.25, 1.0), strict=True)
-        )
+        found = [(one.step, one.value) for one in points(tmp_path, "Scalars", tag)]
+        assert found == [(steps[0], 1.25), (steps[1], 1.0)]
 
 
 def test_histograms_pictures_and_the_configuration(board, tmp_path):

@@ -64,23 +64,27 @@ def test_a_tracker_that_comes_later_is_told_of_all_rounds_from_the_tables(tmp_pa
 
 
 def test_a_tracker_that_fails_ends_no_run_and_is_told_the_rest_at_the_end(whole, tmp_path):
-    lines = []
-    result = run(tmp_path, {"name": OWN, "fails": 2}, tell=lines.append)
+    """No picture is told of: the one that is there is unfinished, as a kill leaves it."""
+    lines, unfinished = [], tmp_path / "run/figures/.part-0-samples-000003.png"
+
+    def draw(event):
+        unfinished.parent.mkdir(exist_ok=True)
+        unfinished.touch()
+
+    result = run(tmp_path, {"name": OWN, "fails": 2}, tell=lines.append, on_event=draw)
     assert_same_run(result, whole)
-    assert rounds_told(tmp_path) == [0, 1, 2, 3, 4, 5]
+    images = [(number, images) for number, _, images, _ in told(tmp_path, "round")]
+    assert images == [(0, ["partition"]), *((number, []) for number in range(1, 6))]
     (line,) = [line for line in lines if line.startswith("results.trackers")]
     assert "Recording failed after round 1, and is told the rest at the end: ValueError: it is full" in line
     assert line in (result.folder / "log.txt").read_text()
     assert json.loads((result.folder / "environment.json").read_text())["own_code"] == {}
 
 
-@pytest.mark.parametrize(
-    ("tracker", "message"),
-    [("wanb", "Did you mean wandb"), ("wandb", r"'.\[wandb\]'")],
-)
-def test_what_cannot_be_told_is_refused_before_the_run(tracker, message, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("tracker", "hint"), [("wanb", "Did you mean wandb"), ("wandb", r"'.\[wandb\]'")])
+def test_what_cannot_be_told_is_refused_before_the_run(tracker, hint, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(RecipeError, match=hint):
         run(tmp_path, tracker)
     assert not (tmp_path / "run").exists()
 
