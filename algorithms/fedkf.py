@@ -196,7 +196,8 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
 
     def imitate(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L_G, the generator's step."""
-        return generator_loss(Imagined(batch["x"], batch["f"], batch["p"]), models["student"], self.options)
+        with normalising(student := models["student"], self.options.batchnorm):
+            return generator_loss(Imagined(batch["x"], batch["f"], batch["p"]), student, self.options)
 
     def distil(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """L, the student's step; x^ and p^ are from before the generator's."""

@@ -156,11 +156,11 @@ def descend(optimizer, loss, **keywords):
     optimizer.step()
 
 
-@pytest.mark.parametrize("model", [SMALL["model"], BATCHNORM], ids=["plain", "batchnorm"])
-def test_two_rounds_of_fedkf(model):
-    """Algorithm 1: eq. 3 to 5 for the generator, eq. 8 for the student, ACA and OCA."""
+@pytest.mark.parametrize(("model", "weight"), [(SMALL["model"], 0.0), (BATCHNORM, 0.0), (BATCHNORM, 0.5)])
+def test_two_rounds_of_fedkf(model, weight):
+    """Algorithm 1: eq. 3 to 5 for the generator, eq. 8 for the student, ACA and OCA; the adversarial term."""
     generator = {"name": "dafl_image", "width": 4, "latent": 5, "weight_decay": 0.001}
-    replay = Replay({"name": "fedkf", "generator": generator}, model=model)
+    replay = Replay({"name": "fedkf", "generator": generator, "adversarial": weight}, model=model)
     aca = oca = replay.module()
     slots = {k: replay.module() for k in range(CLIENTS)}
     generators, adams, seen = {}, {}, dict.fromkeys(range(CLIENTS), 0)
@@ -184,10 +184,10 @@ def test_two_rounds_of_fedkf(model):
                     answer = teacher.classify(features)
                     p = answer.softmax(1)
                     average = p.mean(0)
-                    loss = (average * average.log()).sum()
-                    loss = (
-                        loss + 0.1 * F.cross_entropy(answer, answer.argmax(1)) - 0.1 * features.abs().mean()
-                    )
+                    loss = (average * average.log()).sum() - 0.1 * features.abs().mean()
+                    loss = loss + 0.1 * F.cross_entropy(answer, answer.argmax(1))
+                    with statistics_put_back(student):
+                        loss = loss - weight * kl(p, student(made))
                     descend(adams[k], loss)
                     with statistics_put_back(student):
                         logits = student(made.detach())
