@@ -75,7 +75,10 @@ def compared(page: str) -> Iterator[tuple[str, Compared]]:
             if len(cells) == 4 and (found := COMPARED.fullmatch(cells[1])):
                 words = found.groupdict()
                 last = int(words["last"] or 1)
-                yield block["study"], Compared(words["metric"], last, words["first"], words["second"], cells[2])
+                yield (
+                    block["study"],
+                    Compared(words["metric"], last, words["first"], words["second"], cells[2]),
+                )
             elif column and baseline and len(cells) > place and NUMBERS.match(cells[place]):
                 other = re.search(r"\] to (.+?\))", cells[place])
                 second = other[1] if other else baseline

@@ -25,13 +25,16 @@ from rayfed_kd.comparison.study_selection import Sources, select_studies
 from rayfed_kd.comparison.writers.all_tables import render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.parquet import comparison_table
+from rayfed_kd.data.cache import SCALE, content_hashes
 from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, write_parquet
 from rayfed_kd.recipe.overrides import Overrides, override_lines
-from rayfed_kd.results.folder import changed_own_code
+from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.folder import changed_own_code, read_environment
 from rayfed_kd.results.schemas import TABLES
 from rayfed_kd.results.tables import read_table
+from rayfed_kd.setting.loading import load_data
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +62,7 @@ def compare_runs(
     """
     planned, recipes = check_study(study)
     study = with_stop_as_target(study, recipes)
-    _check_code(planned)
+    _check_origins(planned, recipes)
     missing = [one for one in planned if not one.done]
     if len(missing) < len(planned):
         tell(f"{len(planned) - len(missing)} of {len(planned)} runs are finished in {study.folder}")
@@ -76,15 +79,23 @@ def compare_runs(
     return Comparison(study, curves, totals, notes)
 
 
-def _check_code(planned: Sequence[PlannedRun]) -> None:
-    """Refuse a table of runs that were made with another version of the user's own code than is there now.
+def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> None:
+    """Refuse a table of runs that were made with other data, or other code of the user's, than is there now.
 
     Raises: RecipeError
     """
-    for run in planned:
-        if run.done and (changed := changed_own_code(run.folder)):
+    done = [run for run in planned if run.done]
+    # Where no run is to come, the data need not be at hand: finished runs are held against one another.
+    data = content_hashes(load_data(recipes[0])) if 0 < len(done) < len(planned) else {}
+    for run in done:
+        begun = read_environment(run.folder).get("data", {})
+        data = data or begun
+        changed = [f"another {module}.py" for module in changed_own_code(run.folder)]
+        parts = data.keys() - {SCALE} if begun else ()  # rows may scale pixels otherwise
+        changed += ["other data"] * any(begun.get(part) != data[part] for part in parts)
+        if changed:
             raise RecipeError(
-                f"{run.name}: {run.folder} was made with another {changed[0]}.py; move or delete the folder "
+                f"{run.name}: {run.folder} was made with {changed[0]}; move or delete the folder "
                 "to run it anew, give another --folder, or put the file back"
             )
 

@@ -27,6 +27,7 @@ from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
 from rayfed_kd.recipe.seeds import numpy_stream
 
+SCALE = "classes and scale"  # the part of `content_hashes` that is in no file of arrays
 ELSEWHERE = "set RAYFED_KD_CACHE to a folder with room for the decoded images"
 
 
@@ -73,7 +74,7 @@ def content_hashes(dataset: Dataset) -> dict[str, str]:
     files = sorted(dataset.folder.glob("*.npy"))
     hashes = dict(zip([file.stem for file in files], contents(files, dataset.folder.parent), strict=True))
     named = json.dumps([dataset.class_names, dataset.mean, dataset.std])
-    return {**hashes, "classes and scale": hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}
+    return {**hashes, SCALE: hashlib.blake2b(named.encode(), digest_size=16).hexdigest()}
 
 
 def pack_entry(entry: Path) -> dict[str, Array]:
@@ -174,15 +175,13 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
     """
     mean, std = (raw.mean, raw.std) if raw.mean and raw.std else _statistics(raw.train.images)
     arrays = {"train-images.npy": raw.train.images, "train-labels.npy": raw.train.labels}
+    optional = {"writers.npy": raw.writers, "held_out.npy": raw.held_out}
     if raw.test is not None:
-        arrays |= {"test-images.npy": raw.test.images, "test-labels.npy": raw.test.labels}
+        optional |= {"test-images.npy": raw.test.images, "test-labels.npy": raw.test.labels}
+    arrays |= {file: values for file, values in optional.items() if values is not None}
     # A column's name is a user's, and may be no file's.
     columns = {name: f"column-{place}.npy" for place, name in enumerate(raw.columns)}
     arrays |= {columns[name]: values for name, values in raw.columns.items()}
-    if raw.writers is not None:
-        arrays["writers.npy"] = raw.writers
-    if raw.held_out is not None:
-        arrays["held_out.npy"] = raw.held_out
     with _new_entry(entry) as aside:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))

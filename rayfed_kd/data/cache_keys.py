@@ -1,10 +1,11 @@
-"""The name of a cache entry: a hash of source, settings and the files' content."""
+"""The name of a cache entry: a hash of source, settings and the files' names and content."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from filelock import FileLock
@@ -22,8 +23,11 @@ def entry_key(name: str, source: Source, fraction: float, folder: Path) -> str:
     digest = hashlib.blake2b(digest_size=10)
     settings = json.dumps([FORMAT, name, dict(source.settings), float(fraction)], sort_keys=True, default=str)
     digest.update(settings.encode())
-    for content in contents(source.files, folder):
-        digest.update(content.encode())
+    # Where a file lies says its class and its part; where all of them lie says nothing.
+    paths = [file.absolute().parts for file in source.files]
+    start = len([*takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))])
+    for path, content in zip(paths, contents(source.files, folder), strict=True):
+        digest.update(json.dumps([path[start:], content]).encode())
     return digest.hexdigest()
 
 

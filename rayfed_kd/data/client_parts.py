@@ -84,8 +84,7 @@ class ClientParts(Sequence[Array]):
         if isinstance(place, slice):
             return ClientParts.of([self[one] for one in range(len(self))[place]])
         client = range(len(self))[place]
-        part: Array = self.indices[self.offsets[client] : self.offsets[client + 1]]
-        return part
+        return np.asarray(self.indices[self.offsets[client] : self.offsets[client + 1]])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClientParts):

@@ -99,8 +99,7 @@ def _read(path: Path) -> PartitionRows:
 def _whole(column: pa.ChunkedArray) -> Array:
     if column.null_count:
         raise ValueError(f"{column.null_count} rows are empty")
-    whole: Array = column.cast(pa.int64()).to_numpy()
-    return whole
+    return np.asarray(column.cast(pa.int64()).to_numpy())
 
 
 def _sample_fault(rows: PartitionRows, num_samples: int) -> str | None:

@@ -71,8 +71,7 @@ def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator
     logs = np.log(stream.standard_gamma(alpha + 1.0, size)) + np.log(uniform) / max(alpha, SMALLEST_ALPHA)
     # Relative to the largest: at small alpha the exponentials of all logarithms alone would be 0.
     shifted = np.exp(logs - logs.max(axis=1, keepdims=True))
-    rows: Array = shifted / shifted.sum(axis=1, keepdims=True)
-    return rows
+    return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
 
 @partition_scheme
@@ -237,8 +236,7 @@ def apportioned(share: Array, total: int) -> Array:
     ends = np.round(np.cumsum(share) * total).astype(np.int64)
     # The shares' sum may be a bit off 1, so the last end is set, and none lies beyond it.
     ends[-1] = total
-    counts: Array = np.diff(np.minimum(ends, total), prepend=0)
-    return counts
+    return np.asarray(np.diff(np.minimum(ends, total), prepend=0))
 
 
 def _capped(share: Array, sizes: Array, cap: float) -> Array:

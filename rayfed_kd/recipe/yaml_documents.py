@@ -150,8 +150,7 @@ def yaml_text(value: Any) -> str:
 
     Raises: yaml.YAMLError if a value is none that a recipe can hold.
     """
-    text: str = yaml.dump(value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
-    return text
+    return str(yaml.dump(value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True))
 
 
 def _told(error: yaml.YAMLError) -> str:

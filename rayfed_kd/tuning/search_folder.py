@@ -252,5 +252,4 @@ class SearchFolder:
         folder = self.trial(number)
         if not (folder / CONFIG).is_file():
             return []
-        rows: list[dict[str, Any]] = read_table(folder, table).to_pylist()
-        return rows
+        return list(read_table(folder, table).to_pylist())

@@ -159,8 +159,7 @@ def standardised(train: Numbers, test: Numbers | None) -> tuple[Parts, Array]:
 
     def scaled(part: Numbers) -> Array:
         result = (_above(part, start) / largest - mean) / divisor
-        numbers: Array = np.where(part.missing, 0, result).astype(np.float32)
-        return numbers
+        return np.asarray(np.where(part.missing, 0, result).astype(np.float32))
 
     with np.errstate(over="ignore"):  # infinite results are refused by who reads the file
         return (scaled(train), None if test is None else scaled(test)), constant
@@ -175,8 +174,7 @@ def _start(train: Numbers) -> Any:
 def _above(part: Numbers, start: Any) -> Array:
     """The numbers less `start`, float64; of whole numbers the exact difference, rounded once."""
     if part.values.dtype != start.dtype or part.values.dtype.kind == "f":
-        rest: Array = part.values.astype(np.float64) - float(start)
-        return rest
+        return np.asarray(part.values.astype(np.float64) - float(start))
     # Differences modulo 2^64: those of numbers from both ends of int64 do not fit into it.
     values, base = part.values.astype(np.uint64), start.astype(np.uint64)
     exact: Array = np.where(
@@ -209,5 +207,4 @@ def numbers_by_category(column: pa.ChunkedArray, rows: Array | None = None) -> d
 def codes_in(column: pa.ChunkedArray, numbers: dict[Any, int], unknown: int) -> Array:
     """Each row's category by number, [n] int64; `unknown` for a category that has none."""
     values, places = distinct_values(column)
-    codes: Array = np.array([numbers.get(by_value(value), unknown) for value in values], np.int64)[places]
-    return codes
+    return np.asarray(np.array([numbers.get(by_value(value), unknown) for value in values], np.int64)[places])

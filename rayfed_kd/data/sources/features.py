@@ -242,7 +242,6 @@ def _one_hot(parts: Parts, count: int) -> Parts:
     """[n, count - 1]: the unseen category is all zeros."""
 
     def spread(codes: Array) -> Array:
-        hot: Array = (codes == np.arange(1, count)).astype(np.float32)
-        return hot
+        return np.asarray(codes == np.arange(1, count), np.float32)
 
     return spread(parts[0]), None if parts[1] is None else spread(parts[1])

@@ -59,10 +59,9 @@ def image_folder(
         return RawDataset(*splits, names, notes=tuple(tree.notes))
 
     every = tuple(file for part in (tree.train, tree.test) for own in part.values() for file in own)
-    # The names, because files keep their content when their folders are renamed; the notes, because what is
-    # left out is not among the files.
-    settings = {"names": names, "count": sum(map(len, tree.train.values())), "notes": tree.notes}
-    return Source(every, settings, decode)
+    # The names, because that of a single class is in all paths; the notes, because what is left out is not
+    # among the files.
+    return Source(every, {"names": names, "notes": tree.notes}, decode)
 
 
 def split_of_files(

@@ -103,7 +103,7 @@ def _part_of(
             f"{len(values) if values.shape else 0} samples{one_hot}"
         )
     if values.dtype != np.uint8 and values.dtype.kind != "f":
-        largest = np.iinfo(values.dtype).max if values.dtype.kind in "iu" else 255
+        largest = 65_535 if values.dtype == np.uint16 else 255  # of wider integers few are in use
         raise DataError(
             f"{path}: {images} is {values.dtype}; expected pixels as uint8, or floating-point numbers, as "
             f"(x / {largest}).astype('float32') gives"

@@ -52,8 +52,8 @@ def pfllib(folder: Path) -> Source:
             f"num_clients = {shown(config.get('num_clients'))} in {CONFIG}; expected the same number"
         )
     every = (*files["train"], *files["test"])
-    settings = {"clients": clients, "classes": config.get("num_classes")}
-    return Source(every, settings, partial(_decoded, folder, files, config.get("num_classes")))
+    classes = config.get("num_classes")
+    return Source(every, {"classes": classes}, partial(_decoded, folder, files, classes))
 
 
 def _client_files(folder: Path) -> list[Path]:

@@ -34,7 +34,7 @@ from rayfed_kd.recipe.sample_shapes import Shape
 MOST_VALUES = 10_000
 # pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
-PADDED = r"^\s*-?0\d"  # a code, as 01: another one than 1
+CODE = r"^\s*-?(0\d|\d{17})"  # as 01, another one than 1, or with more digits than a float64 keeps
 
 
 Known = TypeVar("Known", Array, Numbers)  # of each row
@@ -139,12 +139,12 @@ def read_table(
         present(file, table, name, option)
     if table.num_rows == 0:
         raise DataError(f"{file}: no rows below the names of columns")
-    codes = [name for name in (label, *clients) if pa.types.is_integer(table.schema.field(name).type)]
+    codes = [name for name in (label, *clients) if meaning(table.schema.field(name)) == "numbers"]
     if codes and not is_parquet(file):
-        # Arrow reads 01 as the number 1; where there are such codes, the column's cells are texts.
+        # Arrow reads 01 as the number 1, and 20 digits as a float; such columns' cells are texts.
         written = parsed(file, form, [*texts, *codes])
         for name in codes:
-            if pc.any(pc.match_substring_regex(written[name], PADDED)).as_py():
+            if pc.any(pc.match_substring_regex(written[name], CODE)).as_py():
                 table = table.set_column(table.column_names.index(name), name, written[name])
     return table
 

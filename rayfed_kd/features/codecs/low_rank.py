@@ -162,5 +162,4 @@ class Svd(_LowRank):
         return -1, [numbers]
 
     def _ranks(self, side: Mapping[str, Array], part: TravellingPart) -> list[int]:
-        ranks: list[int] = side["ranks"].tolist()
-        return ranks
+        return list(side["ranks"].tolist())

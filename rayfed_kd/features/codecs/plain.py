@@ -80,8 +80,7 @@ class Cast(Codec):
     def decode(self, coded: Coded, part: TravellingPart) -> Array:
         if self.to == "fp16":
             return coded.array.astype(np.float32)
-        widened: Array = (coded.array.astype(np.uint32) << 16).view(np.float32)
-        return widened
+        return np.asarray((coded.array.astype(np.uint32) << 16).view(np.float32))
 
     def _rounded(self, numbers: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[Array, int]:
         """The numbers in 16 bits, and how many of them are infinite there."""

@@ -96,8 +96,7 @@ class Qsgd(Codec):
         shares = (words & (2**self._bits - 1)) / self.levels
         scales = np.repeat(coded.side["norm"].astype(np.float64), group_sizes(part, self.by))
         signs = 1 - 2.0 * (words >> self._bits)
-        array: Array = (signs * shares * scales).astype(np.float32).reshape(part.shape)
-        return array
+        return np.asarray((signs * shares * scales).astype(np.float32).reshape(part.shape))
 
     def refuses(self, kind: Kind) -> str | None:
         if self.levels == 1 and kind not in VECTORS:
@@ -168,8 +167,7 @@ def pack_bits(numbers: Whole, bits: int) -> Bytes:
         bits: 1 to 32.
     """
     if bits in WHOLE_TYPES:
-        whole: Bytes = numbers.astype(WHOLE_TYPES[bits]).view(np.uint8)
-        return whole
+        return np.asarray(numbers.astype(WHOLE_TYPES[bits]).view(np.uint8))
     places = np.arange(bits, dtype=np.uint32)
     blocks = [numbers[start : start + BLOCK, None] >> places & 1 for start in range(0, len(numbers), BLOCK)]
     packed = [np.packbits(block.astype(np.uint8), bitorder="little") for block in blocks]

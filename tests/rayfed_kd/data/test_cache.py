@@ -181,47 +181,36 @@ TRAIN = Split(PIXELS, LABELS)
 TOKENS = np.array([[1, 0], [5, 2], [1, 1], [0, 0]])
 
 
-@pytest.mark.parametrize(
-    ("raw", "told"),
-    [
-        (RawDataset(Split(PIXELS[:3], LABELS), None, ("a", "b")), "3 images and 4 labels"),
-        (RawDataset(Split(PIXELS[:, 0], LABELS), None, ("a", "b")), r"expected \[n, c, h, w\] pixels"),
-        (RawDataset(Split(PIXELS.astype(float), LABELS), None, ("a", "b")), "images are float64"),
-        (RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), ("a", "b")), r"test samples are \(1, 2, 1\)"),
-        (RawDataset(TRAIN, None, ("a", "b"), (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
-        (RawDataset(TRAIN, None, ("a", "b"), writers=LABELS[:2]), "2 writers of 4 training samples"),
-        (
-            RawDataset(TRAIN, None, ("a", "b"), columns={"site": LABELS[:3]}),
-            "3 values of the column site of 4 training samples",
-        ),
-        (RawDataset(TRAIN, None, ("a", "b"), held_out=LABELS > 0), "expected writers as well"),
-        (RawDataset(TRAIN, None, ("a", "b"), sample=TextShape(2, 5)), r"tokens are uint8 of \(1, 2, 2\)"),
-        (
-            RawDataset(Split(TOKENS, LABELS), None, ("a", "b"), sample=TextShape(2, 5)),
-            "5 in sample 1, place 0; expected whole numbers from 0 to 4",
-        ),
-        (
-            RawDataset(
-                Split(TOKENS.astype(np.float32) / 2, LABELS), None, ("a", "b"), sample=RowShape(1, [4])
-            ),
-            "0.5 in sample 2, place 1; expected whole numbers from 0 to 3",
-        ),
-    ],
-    ids=[
-        "count",
-        "rank",
-        "type",
-        "test shape",
-        "statistics",
-        "writers",
-        "column",
-        "division",
-        "text",
-        "token",
-        "code",
-    ],
-)
-def test_source_that_hands_over_nonsense_is_refused(raw, told, counted, monkeypatch):
+NONSENSE = {
+    "count": (RawDataset(Split(PIXELS[:3], LABELS), None, ("a", "b")), "3 images and 4 labels"),
+    "rank": (RawDataset(Split(PIXELS[:, 0], LABELS), None, ("a", "b")), r"expected \[n, c, h, w\] pixels"),
+    "type": (RawDataset(Split(PIXELS.astype(float), LABELS), None, ("a", "b")), "images are float64"),
+    "test-shape": (
+        RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), ("a", "b")),
+        r"test samples are \(1, 2, 1\)",
+    ),
+    "statistics": (RawDataset(TRAIN, None, ("a", "b"), (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
+    "writers": (RawDataset(TRAIN, None, ("a", "b"), writers=LABELS[:2]), "2 writers of 4 training samples"),
+    "column": (
+        RawDataset(TRAIN, None, ("a", "b"), columns={"site": LABELS[:3]}),
+        "3 values of the column site of 4 training samples",
+    ),
+    "division": (RawDataset(TRAIN, None, ("a", "b"), held_out=LABELS > 0), "expected writers as well"),
+    "text": (RawDataset(TRAIN, None, ("a", "b"), sample=TextShape(2, 5)), r"tokens are uint8 of \(1, 2, 2\)"),
+    "token": (
+        RawDataset(Split(TOKENS, LABELS), None, ("a", "b"), sample=TextShape(2, 5)),
+        "5 in sample 1, place 0; expected whole numbers from 0 to 4",
+    ),
+    "code": (
+        RawDataset(Split(TOKENS.astype(np.float32) / 2, LABELS), None, ("a", "b"), sample=RowShape(1, [4])),
+        "0.5 in sample 2, place 1; expected whole numbers from 0 to 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_source_that_hands_over_nonsense_is_refused(what, counted, monkeypatch):
+    raw, told = NONSENSE[what]
     monkeypatch.setattr(counted, "decode", lambda: raw)
     with pytest.raises(DataError, match=f"data made.*{told}"):
         load_cached("made", counted.source(), 1.0)

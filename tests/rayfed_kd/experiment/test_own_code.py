@@ -1,8 +1,9 @@
-"""A method of one's own that was edited: neither a comparison nor `resume` mixes its results silently."""
+"""Own code or data that were edited: neither a comparison nor `resume` mixes their results silently."""
 
 import re
 import sys
 
+import numpy as np
 import pytest
 from small_recipes import THREE_CLIENTS
 
@@ -36,6 +37,19 @@ def test_comparison_refuses_finished_runs_of_other_code_and_names_file_and_folde
         compare()
     mine.write_text(METHOD)
     compare()
+
+
+def test_comparison_refuses_finished_runs_of_other_data(tmp_path, own_cache):
+    def compare(classes, seeds):
+        np.savez(tmp_path / "a.npz", x_train=np.zeros((60, 4)), y_train=np.arange(60) % classes)
+        data = {"name": "npz", "folder": str(tmp_path), "file": "a.npz"}
+        rows = {"A": {**THREE_CLIENTS, "data": data, "rounds": 1}}
+        rayfed_kd.compare(rows, local=True, folder=tmp_path / "runs", seeds=seeds)
+
+    compare(3, [1])
+    with pytest.raises(RecipeError, match=r"A, seed 1: .*/A-seed1 was made with other data"):
+        compare(2, [1, 2])
+    compare(3, [1, 2])
 
 
 def test_a_new_process_finds_the_code_that_it_is_asked_about(mine, monkeypatch):

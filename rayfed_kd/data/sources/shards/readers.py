@@ -142,8 +142,7 @@ def _encoded(file: Path, column: pa.ChunkedArray) -> list[bytes | None]:
             f"{file}: the image column is {encoded.type}, expected struct(bytes, path), the bytes binary, or "
             "binary"
         )
-    found: list[bytes | None] = encoded.to_pylist()
-    return found
+    return list(encoded.to_pylist())
 
 
 def tar_reader(image: str | None, label: str | None) -> Read:

@@ -108,6 +108,10 @@ def find_parts(
     train_files, test_files = files_of(folder, train, "data.train"), list[Path]()
     if test is not None:
         test_files = sorted(folder.glob(test)) if test == usual[1] else files_of(folder, test, "data.test")
+    if both := {*train_files} & {*test_files}:
+        raise DataError(
+            f"{min(both)} trains and tests; expected another data.train or data.test, or data.test=null"
+        )
     for file in (*train_files, *test_files):
         there = len([*file.parent.glob("*.arrow")])
         if (wrote := OF_ARROW.search(file.name)) and int(wrote[1]) != there:
@@ -158,9 +162,7 @@ def _source(doc: str, reader: Callable[[str | None, str | None], Read], *usual: 
             splits = with_test(*splits, test_fraction, split_seed)
             return RawDataset(*splits, names, notes=(*notes, *more))
 
-        # Part of the cache key, as the same files may be divided otherwise into train and test.
-        settings = {"training files": len(train_files), "notes": notes}
-        return Source((*train_files, *test_files), settings, decode)
+        return Source((*train_files, *test_files), {"notes": notes}, decode)
 
     source.__doc__ = doc
     return data_source(source)

@@ -139,7 +139,12 @@ def damaged_header(folder):
     return "train.tar: not readable as tar .damaged or cut off after 1 samples"
 
 
-TARS = [two_shards, json_labels, cut_in_a_file, cut_between_files, damaged_header]
+def both_parts(folder):
+    write_tar(folder / "latest-train.tar", pair(0, 0), pair(1, 1))
+    return "latest-train.tar trains and tests; .* data.test=null"
+
+
+TARS = [two_shards, json_labels, cut_in_a_file, cut_between_files, damaged_header, both_parts]
 
 
 @pytest.mark.parametrize("write", TARS)

@@ -207,15 +207,18 @@ def test_keys_that_contradict_one_another_are_refused(tmp_path, read_or_refused)
     read_or_refused("csv", "data.categorical: 'x' is listed twice, here or in", numeric=["x", "x"])
 
 
-@pytest.mark.parametrize("labels", [("01", "1", "01"), ("1", "01", "01")])
+LONG = ("18446744073709551617", "18446744073709551618")  # 2^64 + 1 and 2^64 + 2, of one float64
+
+
+@pytest.mark.parametrize("labels", [("01", "1", "01"), ("1", "01", "01"), (*LONG, LONG[0])])
 @pytest.mark.parametrize("source", ["csv", "tabular"])
-def test_codes_with_zeros_before_them_are_other_classes_as_in_parquet(
-    labels, source, tmp_path, read_or_refused
-):
+def test_codes_that_are_no_numbers_are_other_classes_as_in_parquet(labels, source, tmp_path, read_or_refused):
     """Numbers stand before texts; without such codes, labels are numbers as before."""
     (tmp_path / "train.csv").write_text(labelled(*labels))
-    codes = [int(label == "01") for label in labels]
-    read_or_refused(source, {"images": THREE, "names": ("1", "01"), "labels": codes})
+    codes, long = [int(label in ("01", LONG[1])) for label in labels], labels[0] in LONG
+    notes = [f"the labels are {LONG[0]} and {LONG[1]}"] * long
+    written = {"images": THREE, "names": LONG if long else ("1", "01"), "labels": codes, "notes": notes}
+    read_or_refused(source, written)
     (tmp_path / "train.csv").write_text(labelled("10", "2", "10"))
     notes = ["the labels are 2 and 10"]
     read_or_refused(source, {"images": THREE, "names": ("2", "10"), "labels": [1, 0, 1], "notes": notes})
