@@ -166,8 +166,7 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         """On each batch, step theta_k on L_G and the student on L; both use one x^, p^ and f^."""
         student = ctx.model(message["student"])
         optimizer = Optimizer(ctx.local.optimizer, student)
-        steps = int(message["steps"]) * ctx.passes
-        drawn = ctx.local_batches(steps or None)  # of E passes, if steps is 0
+        drawn = ctx.local_batches(int(message["steps"]) * ctx.passes or None)  # 0 stands for E passes
         if ctx.round <= self.options.warmup_rounds:
             phase = Phase(label_loss, [optimizer])
             train_phases({"student": student}, [phase], ((batch, {}) for batch in drawn), ctx)

@@ -223,8 +223,8 @@ class EngineCohort:
         # A client without a usable reply takes no part in the round's later exchanges.
         silent = set(dispatched) - set(collected.clients)
         self._clients = sorted({*self._clients, *collected.clients} - silent)
-        # Set by the round's first exchange only; clients that stay silent are missing from later ones.
-        self.traffic.cohort = self.traffic.cohort or len(replies) + self.traffic.dropped
+        # The largest exchange: one before may be with newcomers alone; who stays silent is missing later.
+        self.traffic.cohort = max(self.traffic.cohort, len(replies) + self.traffic.dropped)
         return collected
 
     def _replies(self, replies: Sequence[ReceivedReply]) -> Replies:

@@ -104,7 +104,7 @@ class Traffic:
     Attributes:
         ledger: bytes by client, direction and kind.
         facts: (client, its step's facts), in order of arrival.
-        cohort: number of the first exchange's replies, used or dropped.
+        cohort: replies of the exchange with most clients, and all that were dropped up to it.
         staleness: staleness of each used reply, in updates.
         dropped: number of replies that were not used.
         bad: why replies were left out by `faults.bad_replies: drop`, which `dropped` counts, too.

@@ -144,14 +144,13 @@ def test_clients_of_other_architectures_learn_together():
 
 def test_newcomers_are_trained_first():
     """Two of four a round: in each round those not seen yet do the first training, and no others."""
-    result = run("sampling={count: 2}", "rounds=5")
-    steps = {}
-    for row in result.tables["messages"].to_pylist():
+    tables, steps, told = run("sampling={count: 2}", "rounds=5").tables, {}, []
+    assert tables["rounds"]["cohort"].to_pylist() == [2] * 5  # however many of them are new
+    for row in tables["messages"].to_pylist():
         if row["direction"] == "down" and row["kind"] == "logits":
             steps.setdefault(row["round"], []).append(row["client"])
     setting = prepare(SMALL, ["sampling={count: 2}"]).setting
     server = setting.method.init_server(server_context(setting, 0))
-    told = []
 
     class Watching:
         def __init__(self, clients):
