@@ -41,8 +41,7 @@ def __dir__() -> list[str]:
 
 def _names() -> list[str]:
     models = _models()
-    names: list[str] = models.list_models(module=models)
-    return names
+    return list(models.list_models(module=models))
 
 
 def _models() -> Any:

@@ -150,6 +150,7 @@ def _files_by_class(
                         f"{path} is named as a part of a data set, within {name}, which would be a class; "
                         "data.folder names the folder that has the parts, or the classes"
                     )
+                left_out.update(["linked folder(s)"] * path.is_symlink())  # not followed
             elif any(map(_hidden, inside)):
                 left_out["hidden"] += 1
             elif _is_image(path):

@@ -78,6 +78,12 @@ def test_a_file_that_moves_to_another_class_is_of_that_class(pictures):
     assert load_dataset("image_folder", pictures).train.labels.tolist() == [0, 0, 0, 1]
 
 
+def test_a_link_to_a_folder_in_a_class_is_told(pictures):
+    write_images(pictures / "a", 1, 4, 4)
+    (pictures / "a" / "more").symlink_to(pictures / "a")
+    assert "files that are left out: 1 linked folder(s)" in load_dataset("image_folder", pictures).notes
+
+
 def no_folder(place):
     return (
         {},
