@@ -74,11 +74,8 @@ def compared(page: str) -> Iterator[tuple[str, Compared]]:
                     baseline, place = named[1], index
             if len(cells) == 4 and (found := COMPARED.fullmatch(cells[1])):
                 words = found.groupdict()
-                last = int(words["last"] or 1)
-                yield (
-                    block["study"],
-                    Compared(words["metric"], last, words["first"], words["second"], cells[2]),
-                )
+                names = (words["first"], words["second"])
+                yield block["study"], Compared(words["metric"], int(words["last"] or 1), *names, cells[2])
             elif column and baseline and len(cells) > place and NUMBERS.match(cells[place]):
                 other = re.search(r"\] to (.+?\))", cells[place])
                 second = other[1] if other else baseline
