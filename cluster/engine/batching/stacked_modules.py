@@ -25,6 +25,7 @@ class StackedModules:
     Attributes:
         storage: [n, num_elements], the rows, as they lie in the modules' memory.
         gradients: [n, num_parameters], room for their gradients, likewise.
+        norms: the first module's GroupNorm layers.
     """
 
     def __init__(self, modules: Sequence[FlatModule]) -> None:
@@ -32,7 +33,7 @@ class StackedModules:
         first = modules[0]
         self._parameters, self._buffers, self._places = first.trained, first.buffers, first.places
         # Not its subclasses, which may compute something else than `_normalised` does.
-        self._norms = [m for m in first.module.modules() if type(m) is nn.GroupNorm]
+        self.norms = [m for m in first.module.modules() if type(m) is nn.GroupNorm]
         self.storage = torch.stack([module.storage for module in modules])
         self.gradients = self.storage.new_zeros(len(modules), len(first.gradients))
 
@@ -57,12 +58,12 @@ class StackedModules:
         try:
             for one, tensor in zip(every, (*parameters, *buffers), strict=True):
                 one.assign(tensor)
-            for layer in self._norms:
+            for layer in self.norms:
                 # An attribute of the layer hides its class' method until it is removed.
                 layer.__dict__["forward"] = partial(_normalised, layer)
             yield
         finally:
-            for layer in self._norms:
+            for layer in self.norms:
                 layer.__dict__.pop("forward", None)
             for one, original in zip(every, own, strict=True):
                 one.assign(original)

@@ -62,6 +62,12 @@ def both(one):
     return [(f, p) for f, p, _ in alone], [(f, p) for f, p, _ in together]
 
 
+def assert_sent_the_same(one, part="student"):
+    for (_, parts), (theirs, sent) in zip(*both(one), strict=True):
+        assert theirs.grouped
+        assert np.abs(sent[part] - parts[part]).max() < CLOSE
+
+
 def assert_learnt_the_same(one):
     initial, _ = calls(one)
     alone, together = both(one)
@@ -130,12 +136,10 @@ def test_augmented_images_are_each_clients_own():
     assert_learnt_the_same(one)
 
 
-def test_group_normalisation():
-    one = setting(model={"name": "resnet8", "width": 4}, local={"epochs": 1, "batch_size": 32})
-    alone, together = both(one)
-    for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.grouped
-        assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
+def test_group_normalisation_of_students_and_of_the_teacher_that_they_share():
+    recipe = {"model": {"name": "resnet8", "width": 4}, "local": {"epochs": 1, "batch_size": 32}}
+    one = setting({"name": "fedntd"}, **recipe)
+    assert_sent_the_same(one)
 
 
 def with_model(one, module):
@@ -146,19 +150,13 @@ def with_model(one, module):
 def test_batchnorms_statistics_are_each_clients_own():
     norms = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
     one = with_model(setting(local={"epochs": 1, "batch_size": 32}), norms)
-    alone, together = both(one)
-    for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.grouped
-        assert np.abs(sent["student"] - parts["student"]).max() < CLOSE
+    assert_sent_the_same(one)
     assert len({-(-size // 32) for size in one.partition.sizes.tolist()}) > 1
 
 
 def test_a_part_of_the_model_alone_is_trained_where_the_method_says_so():
     one = setting({"name": "fedrep", "head_epochs": 1}, model={"name": "lenet5"})
-    alone, together = both(one)
-    for (_, parts), (theirs, sent) in zip(alone, together, strict=True):
-        assert theirs.grouped
-        assert np.abs(sent["base"] - parts["base"]).max() < CLOSE
+    assert_sent_the_same(one, "base")
 
 
 def test_who_steps_together_has_batches_of_one_size_and_keeps_its_own_order():
