@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from rayfed_kd.data.augment import check_augmentation
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.data.loading import find_source, load_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.data import PartitionRecipe, PublicRecipe
 from rayfed_kd.recipe.seeds import numpy_stream
@@ -24,10 +26,6 @@ def find_data(recipe: Recipe) -> None:
     Raises: DataError if it is missing; RecipeError if a fraction is left that was chosen for other data.
     """
     find_source(recipe.data.name, _data_folder(recipe), recipe.data.options)
-    _check_fraction(recipe)
-
-
-def _check_fraction(recipe: Recipe) -> None:
     if recipe.fraction_fault:
         raise RecipeError(recipe.fraction_fault)
 
@@ -41,7 +39,8 @@ def load_data(recipe: Recipe) -> Dataset:
 
     Raises: DataError if it is missing or damaged, RecipeError if it does not fit the recipe.
     """
-    _check_fraction(recipe)
+    if recipe.fraction_fault:
+        raise RecipeError(recipe.fraction_fault)
     dataset = load_dataset(recipe.data.name, _data_folder(recipe), recipe.data.fraction, recipe.data.options)
     check_augmentation(recipe.data.augment, dataset.shape)
     if recipe.partition.test == "official" and dataset.test is None:
@@ -56,9 +55,15 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
 
     Raises: RecipeError if it cannot be made, DataError if its file does not fit.
     """
-    labels, asked = np.asarray(dataset.train.labels), recipe.partition
+    labels, asked = np.asarray(dataset.train.labels, dtype=np.int64), recipe.partition
+    known = hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest()  # by what the samples' order is told apart
     if asked.file is not None:
         partition = Partition.load(Path(asked.file), len(labels))
+        if partition.origin.get("labels", known) != known:
+            raise DataError(
+                f"partition.file: {asked.file} was drawn over samples of other labels or in another order; "
+                "expected the data and data.split_seed of then. Without metadata its rows are taken as given"
+            )
         if len(partition.train) != asked.clients:
             raise RecipeError(
                 f"partition.clients = {asked.clients}: {asked.file} has {len(partition.train)} clients"
@@ -68,14 +73,13 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
     _check_division(asked, dataset)
     whole = Pool(labels, dataset.classes, dataset.writers, dataset.columns, dataset.held_out)
     if asked.public is None:
-        return _drawn(recipe, whole)
+        return _drawn(recipe, whole, known)
     count, stream = _public_count(asked.public, len(labels)), numpy_stream(recipe.seed, "public")
     if not asked.public.apart:
         # Clients keep all their samples; the public ones are some of these as well.
-        return _drawn(recipe, whole).sharing(count, asked.public.keep, stream)
+        return _drawn(recipe, whole, known).sharing(count, asked.public.keep, stream)
     public, private = draw_public(len(labels), count, stream)
-    partition = _drawn(recipe, whole.of(private))
-    return partition.beside(public, private, asked.public.keep)
+    return _drawn(recipe, whole.of(private), known).beside(public, private, asked.public.keep)
 
 
 def _check_division(asked: PartitionRecipe, dataset: Dataset) -> None:
@@ -111,9 +115,9 @@ def _check_public_count(asked: PartitionRecipe, there: int, total: int) -> None:
         raise RecipeError(f"partition.public: {asked.file} has {there} public samples, expected {wanted}")
 
 
-def _drawn(recipe: Recipe, pool: Pool) -> Partition:
+def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
     asked = recipe.partition
-    return make_partition(
+    drawn = make_partition(
         pool,
         asked.clients,
         asked.name,
@@ -122,3 +126,4 @@ def _drawn(recipe: Recipe, pool: Pool) -> Partition:
         test=asked.test,
         test_fraction=asked.test_fraction,
     )
+    return replace(drawn, origin={**drawn.origin, "labels": labels})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -46,6 +46,7 @@ class UpdateRule:
     difference: bool = True
     server_lr: float = 1.0
     borders: Mapping[int, int] = field(default_factory=dict)
+    sealed: ClassVar[bool] = False  # a method may look at each reply
 
     def applied(
         self,
@@ -68,12 +69,8 @@ class UpdateRule:
         Raises: ValueError if there is no reply, or there are not as many of each.
         """
         shares = [self.staleness.weight(one.tau) for one in late]
-        divisor = {
-            "samples": float(sum(counts)),
-            "count": float(len(late)),
-            "weight_sum": sum(shares),
-            "none": 1.0,
-        }[self.normalisation]
+        divisors = {"samples": float(sum(counts)), "count": float(len(late)), "weight_sum": sum(shares)}
+        divisor = divisors.get(self.normalisation, 1.0)
         if self.normalisation == "samples":
             shares = [share * count for share, count in zip(shares, counts, strict=True)]
         shares = [self.server_lr * share for share in shares]
@@ -100,11 +97,6 @@ class UpdateRule:
         Raises: ValueError if there is none.
         """
         return weighted_mean(tensors, [1.0] * len(tensors))
-
-    @property
-    def sealed(self) -> bool:
-        """Never: a method may look at each reply."""
-        return False
 
 
 class _Candidates(Sequence[Tensor]):

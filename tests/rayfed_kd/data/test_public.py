@@ -90,6 +90,8 @@ def test_saved_partition_brings_its_public_set(tmp_path):
         setting(f"partition.file={path}", "partition.public=null")
     with pytest.raises(RecipeError, match=r"has \d+ public samples, expected 7"):
         setting(f"partition.file={path}", "partition.public={count: 7}")
+    with pytest.raises(DataError, match="over samples of other labels or in another order"):
+        setting(f"partition.file={path}", "data.classes=4")
 
 
 def test_shared_public_set_is_of_the_clients_training_samples(tmp_path):
