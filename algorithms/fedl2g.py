@@ -31,6 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rayfed_kd.protocol import (
     ClientContext,
@@ -117,7 +118,8 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         """Train the client's model, unless it is warm-up; send gradients of its quiz."""
         student, options = ctx.model(client), self.options
         if ctx.round > options.warmup:
-            optimizer = Optimizer(clipped(ctx.local.optimizer, options.clip), student)
+            paced = ctx.local.of_client(ctx.num_samples - self._held(ctx))  # by the samples of its passes
+            optimizer = Optimizer(clipped(paced.optimizer, options.clip), student)
             batches = ((drawn, NOTHING) for drawn in self._batches(ctx))
             phases, given = [Phase(self.loss, [optimizer])], {"guides": message["guides"]}
             train_phases({"student": student}, phases, batches, ctx, given=given)
@@ -126,9 +128,7 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
 
     def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
         """CE + lambda MSE(out, g_y)."""
-        features = models["student"].features(batch["images"])
-        logits = models["student"].classify(features)
-        guided = logits if self.options.guided == "logits" else features
+        logits, guided = guided_outputs(models["student"], batch["images"], self.options.guided)
         hard = cross_entropy(logits, batch["labels"], given)
         away = F.mse_loss(guided, given["guides"][batch["labels"]])
         return Loss(hard + self.options.weight * away, {"ce": hard, "guide_distance": away})
@@ -146,10 +146,13 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         factor = min(1.0, self.options.clip / norm) if self.options.clip and norm else 1.0
         return (server - self.options.server_lr * factor * mean).to(server.dtype)
 
+    def _held(self, ctx: ClientContext) -> int:
+        """How many of the client's samples are never trained on."""
+        return 0 if self.options.quiz == "drawn" else self.options.held(ctx.num_samples, ctx.local)
+
     def _batches(self, ctx: ClientContext) -> Iterator[Drawn]:
         """Those of local training; without a quiz that is held out, as a client that has only the rest."""
-        held = self.options.held(ctx.num_samples, ctx.local)
-        if self.options.quiz == "drawn" or not held:
+        if not (held := self._held(ctx)):
             return ctx.local_batches()
         rest = ctx.local.steps_of(ctx.num_samples - held)
         passes = (self._parted(ctx, index)[1] for index in count())
@@ -173,13 +176,14 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         if ctx.num_samples < 2:
             return Reply(gradients=guides[:0], classes=torch.zeros(0, dtype=torch.int32))
         quiz, study = self._parted(ctx, ctx.passes)
-        outputs, trained = Outputs(model), model.num_parameters
+        outputs, trained = Outputs(model, self.options.guided), model.num_parameters
 
         def predict(parameters: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
             tensors = model.tensors(torch.cat([parameters, own[trained:]]))
-            named = {f"inner.{name}": tensor for name, tensor in tensors.items()}
-            logits, features = functional_call(outputs, named, (images,))
-            return logits, logits if self.options.guided == "logits" else features
+            # Buffers are the model's own already, and BatchNorm takes none that a gradient reaches.
+            named = {f"inner.{one.name}": tensors[one.name] for one in model.trained}
+            logits, out = functional_call(outputs, named, (images,))
+            return logits, out
 
         studied = [ctx.read(one) for one in study[: self.options.study_batches]]
         quizzed = [ctx.read(one) for one in quiz]
@@ -189,16 +193,23 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         return Reply(gradients=rows[classes], classes=classes.int())
 
 
-class Outputs(nn.Module):
-    """A model's logits and features, as one module whose tensors `functional_call` replaces."""
+def guided_outputs(model: FlatModule, images: Tensor, guided: str) -> tuple[Tensor, Tensor]:
+    """Logits [batch, C], and what is guided: the same, or features [batch, d], which not all models have."""
+    if guided == "logits":
+        return (logits := model(images)), logits
+    features = model.features(images)
+    return model.classify(features), features
 
-    def __init__(self, model: FlatModule) -> None:
+
+class Outputs(nn.Module):
+    """The same of one model, as a module whose tensors `functional_call` replaces."""
+
+    def __init__(self, model: FlatModule, guided: str) -> None:
         super().__init__()
-        self.inner, self.model = model.module, model
+        self.inner, self.model, self.guided = model.module, model, guided
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.model.features(images)
-        return self.model.classify(features), features
+        return guided_outputs(self.model, images, self.guided)
 
 
 def guide_gradients(
@@ -224,7 +235,8 @@ def guide_gradients(
     theta, vectors = parameters.detach().requires_grad_(), guides.detach().requires_grad_()
     losses = []
     for images, labels in study:
-        logits, out = predict(theta, images)
+        with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no second derivative
+            logits, out = predict(theta, images)
         # A product with one-hot labels: the gradient of an index would sum in any order on a GPU.
         own = F.one_hot(labels, len(guides)).to(guides.dtype) @ vectors
         losses.append(cross_entropy(logits, labels) + weight * F.mse_loss(out, own))

@@ -139,12 +139,12 @@ class FENS(Method[ServerState, ClientState | None]):
     def train(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train a model of the client's own by cross entropy, without its proxy samples."""
         student = ctx.model(ctx.own_initial_vector())
-        phases = [Phase(label_loss, [Optimizer(ctx.local.optimizer, student)])]
         apart = ~self.proxy(ctx)
+        local = ctx.local.of_client(int(apart.sum()))  # its pace is that of these samples
+        phases = [Phase(label_loss, [Optimizer(local.optimizer, student)])]
         passes = (samples_in(ctx, index, apart) for index in count())
-        drawn = islice(chain.from_iterable(passes), ctx.local.steps_of(int(apart.sum())))
-        batches = ((one, NOTHING) for one in drawn)
-        train_phases({"student": student}, phases, batches, ctx)
+        drawn = islice(chain.from_iterable(passes), local.steps_of(int(apart.sum())))
+        train_phases({"student": student}, phases, ((one, NOTHING) for one in drawn), ctx)
         counts = {"label_counts": ctx.label_counts()} if self.options.aggregator == "label_counts" else {}
         return None, Reply(student=student.vector(), **counts)
 

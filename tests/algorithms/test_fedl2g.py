@@ -1,15 +1,19 @@
 """FedL2G: gradients by hand and by Jacobians, the server's step, Stand-Alone as its special case, traffic."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from runs import reply_of, run_in_process
+from torch import nn
 from torch.nn import functional as F
 
 from rayfed_kd.algorithms.fedl2g import FedL2G, Options, guide_gradients
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import Replies
+from rayfed_kd.protocol import Message, Replies
+from rayfed_kd.toolbox.optimizers import StepRule
 
 NOW = {"name": "fedl2g", "warmup": 0}
 DRAWN = {**NOW, "quiz": "drawn", "clip": None}
@@ -43,10 +47,28 @@ class Logged:
         self.values = values
 
 
-@pytest.mark.parametrize("guided", ["logits", "features"])
-def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, bench):
+class FunctionalHead(nn.Module):
+    """Its output is no linear layer's: it has logits, and no features."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.inner, self.weight = nn.Linear(64, 12), nn.Parameter(torch.randn(classes, 12))
+
+    def forward(self, images):
+        return F.linear(torch.tanh(self.inner(images.flatten(1))), self.weight)
+
+
+@pytest.mark.parametrize(
+    ("guided", "model"),
+    [
+        *(("logits", "lenet5"), ("features", "lenet5")),
+        *(("logits", "zoo_modules:batchnorm2d"), ("logits", "zoo_modules:Transformer")),
+        ("logits", f"{__name__}:FunctionalHead"),
+    ],
+)
+def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, model, bench):
     """2 eta lambda / (B d M) sum_i J_i v of two study batches, J_i row by row."""
-    words = ["local.batch_size=4", "local.optimizer.lr=0.3"]
+    words = ["local.batch_size=4", "local.optimizer.lr=0.3", f"model={{name: {model}}}"]
     table = bench({**NOW, "guided": guided, "study_batches": 2, "weight": 0.7}, *words)
     ctx = table.client(0)
     own = ctx.own_initial_vector()
@@ -71,7 +93,9 @@ def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, bench):
         for x, y in batches
     ]
     theta_slope = slope(sum(studied) / 2)
-    student.load(own - 0.3 * theta_slope)
+    moved = own.clone()
+    moved[: len(theta_slope)] -= 0.3 * theta_slope  # behind it are buffers
+    student.load(moved)
     ((images, labels),) = (ctx.read(one) for one in quiz)
     v = slope(F.cross_entropy(student(images), labels))
     student.load(own)
@@ -129,6 +153,16 @@ def test_held_out_samples_are_never_trained_on(bench):
     assert torch.cat([one.numbers for one in quiz]).sort().values.tolist() == [*range(held)]
     own = table.setting.partition.train[1]
     assert all(np.array_equal(own[one.numbers], one.indices) for one in [*drawn, *quiz, *study])
+
+
+def test_a_cosine_falls_over_the_steps_without_the_quiz(bench, monkeypatch):
+    words = ["local.epochs=2", "local.batch_size=16", "local.lr_schedule={steps: {name: cosine}}"]
+    table, factors = bench({**NOW, "quiz_batches": 1}, *words), []
+    ctx = table.client(1)
+    monkeypatch.setattr(StepRule, "step", lambda *_: factors.append(_[-1]))
+    table.method.client_update(ctx.own_initial_vector(), Message(guides=torch.zeros(10, 10)), ctx)
+    steps = 2 * math.ceil((ctx.num_samples - 16) / 16)
+    assert factors == pytest.approx([(1 + math.cos(math.pi * n / steps)) / 2 for n in range(steps)])
 
 
 def test_a_quiz_is_at_most_half_of_a_clients_samples(bench):

@@ -1,5 +1,7 @@
 """FENS: f and FedAdam by hand, proxy samples, the one shot, what travels, composites and what they refuse."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import Evaluated, Message, Replies, composite
 from rayfed_kd.protocol.evaluated import check_evaluated
 from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.toolbox.optimizers import StepRule
 
 LOGITS = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])  # of two models
 MODELS = [{"name": "mlp", "hidden": 8}, {"name": "mlp", "hidden": 4}]
@@ -112,6 +115,16 @@ def test_proxy_samples_are_a_tenth_and_never_trained_on(bench):
         assert sorted(seen) == (~proxy).nonzero().flatten().tolist()
     told = [number for drawn in samples_in(ctx, 0, proxy, trains=False) for number in drawn[0].tolist()]
     assert sorted(told) == proxy.nonzero().flatten().tolist()
+
+
+def test_a_cosine_falls_over_the_steps_without_proxy_samples(bench, monkeypatch):
+    words = ["local.epochs=2", "local.batch_size=8", "local.lr_schedule={steps: {name: cosine}}"]
+    table, factors = bench({"name": "fens", "proxy": 0.5}, *words), []
+    ctx = table.client(0)
+    monkeypatch.setattr(StepRule, "step", lambda *_: factors.append(_[-1]))
+    table.method.train(None, Message(), ctx)
+    steps = 2 * math.ceil((ctx.num_samples - ctx.num_samples // 2) / 8)
+    assert factors == pytest.approx([(1 + math.cos(math.pi * n / steps)) / 2 for n in range(steps)])
 
 
 def test_without_proxy_samples_a_model_is_trained_as_alone_bit_for_bit(bench):

@@ -218,7 +218,7 @@ class LocalRecipe(Strict):
         """What holds at a client: the optimiser has its pace and its bound on gradients.
 
         Args:
-            samples: the client's training samples.
+            samples: those that its local training passes over.
         """
         rates, pace = self.lr_schedule, None
         if rates is not None and (rates.epochs or rates.steps):
@@ -228,5 +228,5 @@ class LocalRecipe(Strict):
             return self
         # Not checked again: a client's every step would check the options of torch's class.
         values = {**dict(self.optimizer), **(self.optimizer.model_extra or {})}
-        optimizer = LocalOptimizer.model_construct(**values, pace=pace, clip=self.clip)
+        optimizer = LocalOptimizer.model_construct(**{**values, "pace": pace, "clip": self.clip})
         return self.model_copy(update={"optimizer": optimizer})
