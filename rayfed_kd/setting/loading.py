@@ -56,7 +56,7 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
     Raises: RecipeError if it cannot be made, DataError if its file does not fit.
     """
     labels, asked = np.asarray(dataset.train.labels, dtype=np.int64), recipe.partition
-    known = hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest()  # by what the samples' order is told apart
+    known = hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest()  # tells orders of the samples apart
     if asked.file is not None:
         partition = Partition.load(Path(asked.file), len(labels))
         if partition.origin.get("labels", known) != known:
