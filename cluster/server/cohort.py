@@ -269,7 +269,7 @@ class EngineCohort:
         if bad:
             raise BadReplyError(
                 f"{dispatch.call}: reply {', '.join(bad)} has NaN or infinite values; expected finite ones. "
-                f"A lower local.optimizer.lr is the usual cure."
+                f"Where clients train, a lower local.optimizer.lr is the usual cure."
             )
         if facts.refused:
             raise BadReplyError(f"{dispatch.call}: reply part {'; '.join(facts.refused)}")

@@ -106,7 +106,7 @@ class EngineQuestions:
             f"{call}: answer {'; '.join(sent.refused)}"
             if sent.refused
             else f"{call}: answer {self._answer} has NaN or infinite values; expected finite ones. "
-            "A lower local.optimizer.lr is the usual cure."
+            "Where clients train, a lower local.optimizer.lr is the usual cure."
         )
         if not self._drop:
             raise RunError(why)

@@ -57,8 +57,10 @@ def runs_of(folder: Path, study: str, commit: str) -> Iterator[pa.Table]:
         ends = [places[index] + 1 for index in metrics["round"].to_pylist()]
         for place, (name, value) in enumerate((("study", study), ("run", label), ("seed", int(seed)))):
             metrics = metrics.add_column(place, name, pa.array([value] * len(metrics)))
-        for name in ("bytes_up", "bytes_down", "wall_s"):
+        for name in ("bytes_up", "bytes_down"):
             metrics = metrics.append_column(name, pa.array([sum(rounds[name][:end]) for end in ends]))
+        # Seconds since the run's start, unlike a round's bytes.
+        metrics = metrics.append_column("wall_s", pa.array([rounds["wall_s"][end - 1] for end in ends]))
         yield metrics.append_column("commit", pa.array([commit] * len(metrics)))
 
 

@@ -31,7 +31,7 @@ from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, write_parquet
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.folder import changed_own_code, read_environment
+from rayfed_kd.results.folder import changed_inputs, read_environment
 from rayfed_kd.results.schemas import TABLES
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.setting.loading import load_data
@@ -80,7 +80,7 @@ def compare_runs(
 
 
 def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> None:
-    """Refuse a table of runs that were made with other data, or other code of the user's, than is there now.
+    """Refuse a table of runs that were made with other data, code or files of the user's than are there now.
 
     Raises: RecipeError
     """
@@ -90,9 +90,8 @@ def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> 
     for run in done:
         begun = read_environment(run.folder).get("data", {})
         data = data or begun
-        changed = [f"another {module}.py" for module in changed_own_code(run.folder)]
         parts = data.keys() - {SCALE} if begun else ()  # rows may scale pixels otherwise
-        changed += ["other data"] * any(begun.get(part) != data[part] for part in parts)
+        changed = changed_inputs(run.folder) + ["other data"] * any(begun.get(p) != data[p] for p in parts)
         if changed:
             raise RecipeError(
                 f"{run.name}: {run.folder} was made with {changed[0]}; move or delete the folder "

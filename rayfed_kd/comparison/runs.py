@@ -19,7 +19,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.console import Work
-from rayfed_kd.results.folder import begun_recipe, changed_own_code, write_recipe
+from rayfed_kd.results.folder import begun_recipe, changed_inputs, write_recipe
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.telling import Event
 
@@ -146,7 +146,7 @@ def _is_resumable(folder: Path, recipe: Recipe) -> bool:
     """Whether a run of the same recipe and code began in the folder and was cut off."""
     if not (folder / CONFIG).is_file():
         return False
-    if changed_own_code(folder):
+    if changed_inputs(folder):
         return False
     excluded = {"results"}
     return begun_recipe(folder, recipe).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)

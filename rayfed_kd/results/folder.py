@@ -178,17 +178,20 @@ def environment(engine: str) -> dict[str, Any]:
     }
 
 
-def changed_own_code(folder: Path) -> list[str]:
-    """The user's own modules whose file is another one than when the run was begun, or is not found.
+def changed_inputs(folder: Path) -> list[str]:
+    """The user's own modules and the named files that are others than when the run was begun.
 
     Args:
         folder: a run's folder.
 
-    Returns: names of modules; none if the folder does not say what they were.
+    Returns: a text for each, as `another weights.pt`; none if the folder does not say what they were.
     """
-    known = read_environment(folder).get("own_code", {})
-    now = code_of(known)
-    return [module for module, digest in known.items() if now.get(module) != digest]
+    begun = read_environment(folder)
+    code, named = begun.get("own_code", {}), begun.get("files", {})
+    found, there = code_of(code), named_files(named)
+    modules = [module for module, digest in code.items() if found.get(module) != digest]
+    changed = [f"another {name}" for name, digest in named.items() if there.get(name, digest) != digest]
+    return [f"another {module}.py, or from here none is found" for module in modules] + changed
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
@@ -219,11 +222,7 @@ def changed_packages(folder: Path) -> list[str]:
     Returns: a text for each, as `torch 2.1, now 2.2`; empty if nothing changed or
         the folder has no environment.json.
     """
-    own = [f"another {module}.py, or from here none is found" for module in changed_own_code(folder)]
-    known = read_environment(folder).get("files", {})
-    now = named_files(known)
-    own += [f"another {name}" for name, digest in known.items() if now.get(name, digest) != digest]
-    return own + [
+    return changed_inputs(folder) + [
         f"{name} {version}, now {package_version(name)}"
         for name, version in read_environment(folder).get("packages", {}).items()
         if name in DECISIVE and version != package_version(name)

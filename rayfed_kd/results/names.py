@@ -65,7 +65,7 @@ def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[d
 
 MEANINGS = {
     "oca": "the average of all clients' latest models",
-    "personal": "each client's own model, on its client's test samples",
+    "personal": "each client's own model, on its test samples, or with partition.test: official on those",
     "nearest": "each client's own features, by the nearest prototype",
 }
 FORMER = {"aca": "global"}  # what methods called models before; others may still call theirs so

@@ -11,7 +11,7 @@ import rayfed_kd
 from rayfed_kd.cluster.ray_backend.machines import look
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.results.folder import changed_own_code
+from rayfed_kd.results.folder import changed_inputs
 
 METHOD = "from rayfed_kd.algorithms.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
 
@@ -62,7 +62,7 @@ def test_a_new_process_finds_the_code_that_it_is_asked_about(mine, monkeypatch):
     with pytest.raises(RecipeError, match=told):
         rayfed_kd.resume(folder, rounds=2, local=True)
     mine.rename(mine.with_suffix(".txt"))
-    assert changed_own_code(folder) == [mine.stem]
+    assert changed_inputs(folder) == [f"another {mine.stem}.py, or from here none is found"]
 
 
 def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):
@@ -93,10 +93,14 @@ def test_a_process_that_finds_another_copy_builds_nothing(mine, tmp_path):
 
 
 def test_recipe_without_own_code_says_so(tmp_path):
-    folder = rayfed_kd.run(
-        THREE_CLIENTS, {"results.folder": str(tmp_path / "run")}, rounds=1, local=True
-    ).folder
-    assert changed_own_code(folder) == []
+    done = rayfed_kd.run(THREE_CLIENTS, {"results.folder": str(tmp_path / "run")}, rounds=1, local=True)
+    assert changed_inputs(done.folder) == []
+
+
+def test_a_named_file_that_is_another_now_is_told(tmp_path):
+    (weights := tmp_path / "w.pt").write_text("others than those whose hash was noted")
+    (tmp_path / "environment.json").write_text(f'{{"files": {{"{weights}": "0123456789abcdef"}}}}')
+    assert changed_inputs(tmp_path) == [f"another {weights}"]
 
 
 def test_installed_package_is_not_imported_to_tell_that_it_is_nobodys_own(mine, tmp_path, monkeypatch):
