@@ -68,7 +68,7 @@ def compare(
     Studies and recipes are files, or names that `rayfed-kd recipes` lists.
 
     KEY=VALUE changes every recipe. A study file gives rows options of their own:
-    rayfed_kd/comparison/studies.py shows every key. quick=true runs a study's quick version. --table, --only
+    docs/reference/study.md has every key. quick=true runs a study's quick version. --table, --only
     and --without take parts of a study. The table's title names what the command line changes.
 
     The table has mean and deviation of every metric, each row's difference to the baseline with its 95 %
