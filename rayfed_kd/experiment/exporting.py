@@ -133,7 +133,7 @@ def read_model(
         raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
     evaluated = Evaluated.of(chosen)
     if evaluated.is_composite:
-        raise RecipeError(f"{model} is several models that predict together, and a file holds one; expected another name")
+        raise RecipeError(f"{model} is several models that predict together; expected a name of one alone")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
     whom = model if client is None else f"{model}, client {client}"
     description = _description(setting, evaluated.architecture, f"{whom}, round {snapshot.round}")
