@@ -262,8 +262,8 @@ def _fewer_tested(prepared: Prepared, share: float) -> Prepared:
 def _last_round(prepared: Prepared, records: Sequence[RoundRecord]) -> _Measured:
     (last,), messages = (records[-1].tables[name] for name in ("rounds", "messages"))
     # Those that worked in this round: under an asynchronous schedule its replies may be of earlier work.
-    by_direction = ({r["client"] for r in messages if r["direction"] == way} for way in ("down", "up"))
-    clients = sorted(next(filter(None, by_direction), ()))
+    down, up = ({r["client"] for r in messages if r["direction"] == way} for way in ("down", "up"))
+    clients = sorted(down or up)
     sizes = prepared.setting.partition.sizes
     # Clients that send nothing, as stand-alone ones, stand in no table: they count as average ones.
     number = len(clients) or last["cohort"]

@@ -70,7 +70,7 @@ class UpdateRule:
         """
         shares = [self.staleness.weight(one.tau) for one in late]
         divisors = {"samples": float(sum(counts)), "count": float(len(late)), "weight_sum": sum(shares)}
-        divisor = divisors.get(self.normalisation, 1.0)
+        divisor = {**divisors, "none": 1.0}[self.normalisation]
         if self.normalisation == "samples":
             shares = [share * count for share, count in zip(shares, counts, strict=True)]
         shares = [self.server_lr * share for share in shares]

@@ -87,7 +87,7 @@ class Trackers:
         """Tell what was not told, from the tables, and that the run ends; only summary.json is missing."""
         pictures = [f"figures/{name}.png" for name in ("curves", "logged", "client-accuracies")]
         paths = [self._folder / name for name in (CONFIG, "environment.json", *pictures)]
-        paths += sorted(self._folder.glob("tables/*/*.parquet"))
+        paths += sorted(self._folder.glob("tables/*/[!.]*.parquet"))
         for tracker in self._last_round:
             try:
                 self._tell(tracker, summary["rounds"])
