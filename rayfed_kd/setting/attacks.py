@@ -8,7 +8,7 @@ Cheng et al. 2021 (FedGEMS), Appendix A.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.on_the_way import AttackRecipe
 from rayfed_kd.recipe.seeds import numpy_stream
+from rayfed_kd.timing import Progress, Schedule
 
 ATTACKED = ("weights", "logits")
 
@@ -41,18 +42,18 @@ class Honest:
     count: int
 
     @classmethod
-    def of(cls, sent: Mapping[int, Tensor], clients: Sequence[int]) -> Honest:
-        """From the payloads of some clients, of one shape, added in this order; one is held at a time."""
-        mean = torch.zeros(sent[clients[0]].shape, dtype=torch.float64)
-        for client in clients:
-            mean += sent[client].to(mean)
-        mean /= len(clients)
+    def of(cls, sent: Sequence[Tensor], places: Sequence[int]) -> Honest:
+        """From the payloads at some places, of one shape, added in this order; one is held at a time."""
+        mean = torch.zeros(sent[places[0]].shape, dtype=torch.float64)
+        for place in places:
+            mean += sent[place].to(mean)
+        mean /= len(places)
         # A second pass, around the mean: the mean of squares less the squared mean would cancel
         # where clients agree.
         squares = torch.zeros_like(mean)
-        for client in clients:
-            squares += (sent[client].to(mean) - mean).square()
-        return cls(mean, (squares / len(clients)).sqrt(), len(clients))
+        for place in places:
+            squares += (sent[place].to(mean) - mean).square()
+        return cls(mean, (squares / len(places)).sqrt(), len(places))
 
 
 def paf(honest: Honest, theta: Tensor | float) -> Tensor:
@@ -128,7 +129,7 @@ def attacked_parts(attack: AttackRecipe, up: Declaration, method: str) -> tuple[
 
 
 def poisoned(
-    attack: AttackRecipe, liars: Sequence[int], sent: Mapping[int, Tensor], seed: int
+    attack: AttackRecipe, liars: Sequence[int], clients: Sequence[int], sent: Sequence[Tensor], seed: int
 ) -> dict[int, Tensor]:
     """The payloads that attackers send in place of their honest ones.
 
@@ -137,13 +138,16 @@ def poisoned(
     Args:
         attack: which, and how strong.
         liars: all of the run; of ofom's two the first goes far.
-        sent: client -> its part, all of one shape; fetched one at a time.
+        clients: who sent each part, ascending; one whose replies came twice, twice.
+        sent: their parts, all of one shape; fetched one at a time.
         seed: the run's.
+    Returns: attacker -> what it sends in place of each of its own.
     """
-    lying = [client for client in liars if client in sent]
+    lying = [client for client in liars if client in clients]
     if not lying:
         return {}
-    known = [client for client in sorted(sent) if client not in lying] or sorted(lying)
+    places = range(len(clients))
+    known = [place for place in places if clients[place] not in lying] or places
     honest = Honest.of(sent, known)
     if attack.name == "lie":
         return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, len(lying))))
@@ -173,14 +177,19 @@ def strength(attack: AttackRecipe, honest: int, corrupt: int) -> float:
     return z
 
 
-def check_attack(recipe: Recipe, method: Method[Any, Any]) -> None:
-    """Refuse an attack that a method's replies or so many clients do not allow.
+def check_attack(recipe: Recipe, method: Method[Any, Any], schedule: Schedule) -> None:
+    """Refuse an attack that a method's replies, so many clients, or updates of one reply do not allow.
 
     Raises: RecipeError
     """
     attack, clients = recipe.attack, recipe.partition.clients
     if attack is None:
         return
+    if schedule.is_complete(Progress(recipe.rounds, replies=1, at_work=schedule.concurrency - 1)):
+        raise RecipeError(
+            f"attack: under schedule.name = {recipe.schedule.name!r} with this sampling an update takes one "
+            "reply, and attackers start from the mean of the others; expected updates of two replies or more"
+        )
     attacked_parts(attack, method.up, recipe.method.name)
     count = attack.count(clients)
     if attack.name == "lie" and count:

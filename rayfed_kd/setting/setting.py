@@ -263,7 +263,7 @@ class Setting:
         check_label_options(self.recipe, method, self.dataset.classes)
         if method.generates:
             check_generated(self.recipe.method.name, method.generates, self.dataset)
-        check_attack(self.recipe, self.method)
+        check_attack(self.recipe, self.method, self.schedule)
         check_privacy(self.recipe, self.method, self.devices, self.codecs)
         check_summed_replies(self.recipe, self.method, self.codecs)
         sizes = self.partition.sizes.tolist()
@@ -274,7 +274,7 @@ class Setting:
             )
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(self.method.options, AggregationOptions):
-            self.method.options.check_clients(cohort_size(self.recipe))
+            self.method.options.check_clients(cohort_size(self.recipe), late=not self.schedule.drops_late)
         module_pool = self.module_pool()
         for name in self.builders:
             module_pool.initial_vector(name)

@@ -87,8 +87,7 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
                 f"{where}: client {row.client}; expected 0 to {clients - 1} (partition.clients)"
             )
         rows.setdefault(row.client, []).append(row)
-    absent = sorted(set(range(clients)) - set(rows))
-    if absent:
+    if absent := sorted(set(range(clients)) - set(rows)):
         shown = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
         raise RecipeError(
             f"clock.file: {path} says nothing of client {shown} ({len(absent)} of {clients} clients)"

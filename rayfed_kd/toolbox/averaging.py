@@ -205,8 +205,6 @@ class SharedSmall(OneExchange[Tensor, ClientState]):
 def new_model(replies: Replies, options: AveragingOptions, into: Tensor) -> Tensor:
     """The server's next model, [P], from the replies' part `student`: their mean, or a robust one.
 
-    A robust aggregation takes late replies' models as they are, all alike.
-
     Args:
         into: [P], the server's model now.
     """

@@ -19,6 +19,7 @@ from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import MethodOptions
 
+ROUNDING = 1e-9
 Aggregation = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum"]
 
 
@@ -30,8 +31,18 @@ class AggregationOptions(MethodOptions):
     corrupt: int = Field(1, ge=0, description="krum, multi_krum: how many clients may lie, f")
     chosen: int | None = Field(None, ge=1, description="multi_krum: how many are averaged; null: n - f")
 
-    def check_clients(self, clients: int) -> None:
-        """Raises RecipeError if so few clients can never be enough."""
+    def check_clients(self, clients: int, *, late: bool = False) -> None:
+        """Raises RecipeError if so few clients can never be enough, or if replies may be `late`."""
+        if late and self.aggregation != "mean":
+            raise RecipeError(
+                f"method.aggregation = {self.aggregation!r}: robust means have no weights for late replies, "
+                "which this schedule keeps; expected mean, or schedule.name=sync, or quorum with late: drop"
+            )
+        if self.aggregation == "trimmed_mean" and 0 < self.trim * clients < 1 - ROUNDING:
+            raise RecipeError(
+                f"method.trim = {self.trim:g}: of {clients} clients a round it cuts off none, which leaves "
+                "the plain mean; expected more, or method.trim=0"
+            )
         if self.aggregation not in ("krum", "multi_krum"):
             return
         if clients < 2 * self.corrupt + 3:
@@ -57,9 +68,8 @@ def aggregate(vectors: Sequence[Tensor], weights: Sequence[float], options: Aggr
         return coordinate_median(stacked)
     if options.aggregation == "trimmed_mean":
         return trimmed_mean(stacked, options.trim)
-    if options.aggregation == "krum":
-        return multi_krum(stacked, options.corrupt, 1)
-    return multi_krum(stacked, options.corrupt, options.chosen or len(stacked) - options.corrupt)
+    chosen = 1 if options.aggregation == "krum" else options.chosen or len(stacked) - options.corrupt
+    return multi_krum(stacked, options.corrupt, chosen)
 
 
 def coordinate_median(vectors: Tensor) -> Tensor:
@@ -86,8 +96,8 @@ def trimmed_mean(vectors: Tensor, share: float) -> Tensor:
         share: beta, in [0, 1/2).
     Returns: [P].
     """
-    # 1e-9, because 0.29 * 100 is 28.999999999999996 and must count as 29.
-    return _mean_between(vectors, math.floor(share * len(vectors) + 1e-9))
+    # ROUNDING, because 0.29 * 100 is 28.999999999999996 and must count as 29.
+    return _mean_between(vectors, math.floor(share * len(vectors) + ROUNDING))
 
 
 def _mean_between(vectors: Tensor, cut: int) -> Tensor:

@@ -11,7 +11,7 @@ With `privacy` the clip goes down, releases are counted, and the server's rule a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.features.privacy.account import PrivacyAccount
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Array, Handle, Method, Reply, to_array
+from rayfed_kd.protocol import Array, Handle, Method, Replies, to_array
 from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.protocol.summed import GroupSum, SummedReply
 from rayfed_kd.recipe.schema import Recipe
@@ -66,8 +66,8 @@ class Poisoning(RoundFeature):
         """The replies of an exchange, with the attackers' replies replaced."""
         changed: dict[int, dict[str, Array]] = {}
         for part in self._parts:
-            sent = _Sent(part, replies)
-            for client, payload in poisoned(self._attack, self._liars, sent, self._seed).items():
+            there = Replies([reply for reply in replies if part in reply.parts])
+            for client, payload in self._poisoned(there.clients, there.vectors(part)).items():
                 changed.setdefault(client, {})[part] = to_array(payload)
         return [self._replaced(reply, changed.get(reply.client)) for reply in replies]
 
@@ -83,11 +83,11 @@ class Poisoning(RoundFeature):
         # Attacks act on every coordinate alone, so poisoning some rows equals rows of a poisoned whole.
         if part not in self._parts:
             return rows
-        sent = dict(zip(clients, rows, strict=True))
-        poisoned_rows = poisoned(self._attack, self._liars, sent, self._seed)
-        return torch.stack(
-            [poisoned_rows.get(client, row) for client, row in zip(clients, rows, strict=True)]
-        )
+        payloads = self._poisoned(clients, list(rows))
+        return torch.stack([payloads.get(client, row) for client, row in zip(clients, rows, strict=True)])
+
+    def _poisoned(self, clients: Sequence[int], sent: Sequence[Tensor]) -> dict[int, Tensor]:
+        return poisoned(self._attack, self._liars, clients, sent, self._seed)
 
     def _replaced(self, reply: ReceivedReply, changed: Mapping[str, Array] | None) -> ReceivedReply:
         if changed is None:
@@ -99,24 +99,6 @@ class Poisoning(RoundFeature):
         poisoned_reply = copy(reply)
         poisoned_reply.parts = poisoned_reply.handle = parts
         return poisoned_reply
-
-
-class _Sent(Mapping[int, Tensor]):
-    """Client id -> its part, fetched on access, so that one client's part is in memory at a time."""
-
-    def __init__(self, part: str, replies: Sequence[Reply]) -> None:
-        self._part = part
-        self._replies = {reply.client: reply for reply in replies if part in reply.parts}
-
-    def __getitem__(self, client: int) -> Tensor:
-        part: Tensor = self._replies[client][self._part]
-        return part
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._replies)
-
-    def __len__(self) -> int:
-        return len(self._replies)
 
 
 class Privacy(PrivacyAccount, RoundFeature):

@@ -89,11 +89,9 @@ def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) 
 def _feedback_fault(codec: Codec, kind: str) -> str | None:
     if codec.lossless or codec.unbiased:
         return "error feedback makes up for a bias, and it has none"
-    return (
-        None
-        if kind in VECTORS
-        else f"error feedback adds up over rounds, and {kind} are of other samples each time"
-    )
+    if kind in VECTORS:
+        return None
+    return f"error feedback adds up over rounds, and {kind} are of other samples each time"
 
 
 def make_wires(

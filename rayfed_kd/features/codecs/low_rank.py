@@ -122,11 +122,9 @@ class PowerSgd(_LowRank):
         return warm if warm is not None and warm.size == length else np.zeros(length, np.float32)
 
     def refuses(self, kind: Kind) -> str | None:
-        return (
-            None
-            if kind in VECTORS
-            else f"it goes on from a client's last {kind}, which were of other samples"
-        )
+        if kind in VECTORS:
+            return None
+        return f"it goes on from a client's last {kind}, which were of other samples"
 
 
 class Svd(_LowRank):

@@ -128,6 +128,8 @@ class AttackRecipe(Strict):
         wrong = sorted({client for client in named if client >= clients or named.count(client) > 1})
         if wrong:
             return f"clients: {wrong[0]}: expected each of 0 to {clients - 1} at most once"
+        if self.fraction and not count:
+            return f"fraction: {self.fraction:g} of {clients} clients is none; expected a larger one, or 0"
         if count >= clients:
             return f"clients: {count} attackers for {clients} clients; expected an honest one at least"
         if self.name == "ofom" and count not in (0, 2):

@@ -27,6 +27,7 @@ RECIPE = {
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5, "public": {"fraction": 0.5}},
 }
 PAF = "attack={name: paf, clients: [3], scale: 10.0}"
+ASYNC = "schedule={name: fedasync}\nclock={name: lognormal}"
 FEDGEMS = "method={name: fedgems, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
 
 
@@ -78,8 +79,13 @@ def test_of_two_attackers_the_first_goes_far_and_the_second_is_the_mean():
     both = [*five(), reply(9, student=[0.0, 0.0])]
     # The worked example has four honest ones.
     found = sent(poisoning("{name: ofom, clients: [9, 4], scale: 10.0}", clients=10).replies(both))
-    assert found[5] == pytest.approx([11.025, 12.05])
-    assert found[4] == pytest.approx([3.025, 4.05])
+    assert found[4:] == [pytest.approx([3.025, 4.05]), pytest.approx([11.025, 12.05])]
+
+
+def test_attackers_start_from_all_honest_replies_also_two_of_one_client():
+    """In an asynchronous update client 0 may reply twice: (1 + 1.2 + 0.8 + 1.1 + 4.4) / 5 = 1.7."""
+    found = sent(poisoning("{name: paf, clients: [4]}").replies([*five(), reply(0, student=[4.4, 2.3])]))
+    assert found[4] == pytest.approx([11.7, 12.1])
 
 
 def test_parts_of_other_kinds_and_numbers_stay_and_references_hold():
@@ -92,8 +98,7 @@ def test_parts_of_other_kinds_and_numbers_stay_and_references_hold():
 
 def test_named_parts_alone_are_poisoned():
     found = poisoning("{name: paf, clients: [4], scale: 1.0, parts: [logits]}").replies(five(logits=[0.0]))
-    assert sent(found)[4] == [77, 77]
-    assert sent(found, "logits")[4] == [1.0]
+    assert (sent(found)[4], sent(found, "logits")[4]) == ([77, 77], [1.0])
 
 
 def test_replies_without_the_part_are_left_alone():
@@ -240,16 +245,15 @@ def test_ray_gives_the_local_engines_bits_under_attack(hosts):
         ("attack={name: paff}", r"attack\.name = 'paff': expected 'paf', 'lie' or 'ofom'"),
         ("attack={name: paf, clients: [5]}", r"attack\.clients: 5: expected each of 0 to 4 at most once"),
         ("attack={name: paf, clients: [1, 1]}", r"attack\.clients: 1: expected each of 0 to 4 at most once"),
-        (
-            "attack={name: paf, clients: [0, 1, 2, 3, 4]}",
-            r"5 attackers for 5 clients; expected an honest one",
-        ),
+        ("attack={name: paf, clients: [0, 1, 2, 3, 4]}", r"5 attackers for 5 clients; expected an honest"),
         ("attack={name: paf, fraction: 0.95}", r"attack\.clients: 5 attackers for 5 clients"),
+        ("attack={name: paf, fraction: 0.05}", r"attack\.fraction: 0.05 of 5 clients is none"),
+        ("attack={name: lie, clients: [3]}\nsampling={count: 1}", r"attack: .* an update takes one reply"),
+        (f"attack={{name: lie}}\n{ASYNC}", r"attack: .*'fedasync' .* an update takes one reply"),
+        (f"method={{name: fedavg, aggregation: median}}\n{ASYNC}", r"'median': robust means have no weights"),
+        ("method={name: fedavg, aggregation: trimmed_mean}", r"trim = 0.1: of 5 clients .* cuts off none"),
         ("attack={name: paf, fraction: 1.5}", r"attack\.fraction = 1.5: expected a number below 1"),
-        (
-            "attack={name: paf, clients: [1], fraction: 0.2}",
-            r"attack: give at most one of clients and fraction",
-        ),
+        ("attack={name: paf, clients: [1], fraction: 0.2}", r"attack: give at most one of clients and frac"),
         ("attack={name: ofom, clients: [1]}", r"attack\.clients: ofom has two attackers"),
         (
             "attack={name: paf, parts: [studnt]}",
@@ -257,7 +261,7 @@ def test_ray_gives_the_local_engines_bits_under_attack(hosts):
         ),
         (
             "attack={name: lie, clients: [0, 1, 2, 3], z: baruch}",
-            r"attack\.z = 'baruch': no finite z for 1 hon",
+            r"attack\.z = 'baruch': no finite z for 1 h",
         ),
         (
             "method={name: fedavg, aggregation: krum, corrupt: 2}",
@@ -267,4 +271,4 @@ def test_ray_gives_the_local_engines_bits_under_attack(hosts):
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(change, message):
     with pytest.raises(RecipeError, match=message):
-        prepare(RECIPE, [change])
+        prepare(RECIPE, change.splitlines())

@@ -12,7 +12,7 @@ B = torch.tensor([[1.0, 2.0], [1.2, 1.8], [0.8, 2.1], [1.1, 2.3]], dtype=torch.f
 
 
 def of(payloads):
-    return Honest.of(dict(enumerate(payloads)), range(len(payloads)))
+    return Honest.of(payloads, range(len(payloads)))
 
 
 HONEST = of(B)

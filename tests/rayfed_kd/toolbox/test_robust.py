@@ -169,8 +169,7 @@ def test_plain_aggregation_is_the_weighted_mean_bit_for_bit():
     ],
 )
 def test_aggregation_by_name_ignores_sample_counts(options, expected):
-    found = aggregate(list(X), [50, 10, 30, 20, 40], AggregationOptions(**options))
-    assert found.tolist() == near(expected)
+    assert aggregate(list(X), [50, 10, 30, 20, 40], AggregationOptions(**options)).tolist() == near(expected)
 
 
 def test_krum_with_too_few_clients_is_refused_before_the_first_round():
