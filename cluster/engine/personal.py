@@ -40,7 +40,7 @@ def personal_model(host: Host, call: PersonalCall) -> Evaluated:
     evaluated = Evaluated.of(host.setting.method.personal(state, ctx))
     names = list(map(ctx.architecture, evaluated.parts))
     evaluated = Evaluated(evaluated.vector, composite(names) if evaluated.is_composite else "".join(names))
-    check_model(evaluated, host.module_pool.lengths, "personal gave a model")
+    check_model(evaluated, host.module_pool.lengths, host.setting.method, "personal gave a model")
     if call.part is None:
         return evaluated
     part = to_tensor(call.part.vectors.resolve()[call.part.name], ctx.device)

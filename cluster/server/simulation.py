@@ -281,7 +281,7 @@ class Simulation:
         """What the method wants evaluated after a round."""
         with self._blaming(round_index):
             models = self.setting.method.evaluated(server)
-            check_evaluated(models, self._module_pool.lengths)
+            check_evaluated(models, self._module_pool.lengths, self.setting.method)
             return models
 
     def _blaming(self, round_index: int) -> AbstractContextManager[None]:

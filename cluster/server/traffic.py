@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rayfed_kd.cluster.engine.calls import StepFacts
-from rayfed_kd.errors import RunError, nearest
+from rayfed_kd.errors import RunError, did_you_mean
 from rayfed_kd.protocol import Declaration, Simulated
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import Direction
@@ -65,9 +65,7 @@ class Ledger:
         kind_by_part = kinds(declared)
         for name, size in sizes.items():
             if name not in declared:
-                known = ", ".join(sorted(declared)) or "none"
-                near = nearest(name, declared)
-                hint = f" Did you mean {near!r}?" if near else ""
+                known, hint = ", ".join(sorted(declared)) or "none", did_you_mean(name, declared)
                 raise RunError(f"part {name!r} goes {direction} undeclared; declared are {known}.{hint}")
             kind = kind_by_part.get(name, SIMULATION)
             self._add(client, direction, kind, size.bytes, size.raw_bytes, 1)

@@ -26,6 +26,7 @@ EXIT_UNWRITTEN = 120  # as Python itself ends where its output cannot be written
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rayfed-kd", message="%(package)s %(version)s")
 @click.pass_context
 def commands(context: click.Context) -> None:
     """Simulate federated knowledge distillation, on one machine or a Ray cluster."""

@@ -104,7 +104,8 @@ def _load(module: nn.Module, file: str, head: str | None) -> None:
     Raises: RecipeError naming the file and what does not fit.
     """
     where = f"model.weights = {file!r}"
-    stored = _read(file, where)
+    # `rayfed-kd export` names a chain's tensors as those of its `whole`.
+    stored = {name.removeprefix("whole."): tensor for name, tensor in _read(file, where).items()}
     own = module.state_dict()
     for name, tensor in own.items():
         if name.endswith("num_batches_tracked") and name not in stored:

@@ -73,12 +73,13 @@ def shared_vectors(models: Mapping[str, Evaluable]) -> dict[str, Tensor]:
     }
 
 
-def check_evaluated(models: Any, lengths: Mapping[str, int]) -> None:
+def check_evaluated(models: Any, lengths: Mapping[str, int], method: object) -> None:
     """Check what `Method.evaluated` gave.
 
     Args:
         models: that.
         lengths: architecture -> how many numbers its vectors have.
+        method: which gave them.
     Raises: MisuseError naming the model, what it is, and what was expected.
     """
     if not isinstance(models, Mapping):
@@ -89,15 +90,15 @@ def check_evaluated(models: Any, lengths: Mapping[str, int]) -> None:
         if not isinstance(name, str) or not name:
             raise MisuseError(f"evaluated names a model {shown(name)}; expected a text")
         if not isinstance(model, Personal):
-            check_model(model, lengths, f"evaluated gave {name!r}")
+            check_model(model, lengths, method, f"evaluated gave {name!r}")
 
 
-def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
+def check_model(model: Any, lengths: Mapping[str, int], method: object, what: str) -> None:
     """Check that a model to evaluate is a vector of its architecture.
 
     Args:
         model: a vector, which is of the architecture "model", or an `Evaluated`.
-        lengths: as in `check_evaluated`.
+        lengths, method: as in `check_evaluated`.
         what: who gave it, for the message.
     Raises: MisuseError
     """
@@ -108,6 +109,8 @@ def check_model(model: Any, lengths: Mapping[str, int], what: str) -> None:
             there = ", ".join(sorted(lengths))
             raise MisuseError(f"{what} of the architecture {shown(part)}; there are {there}")
         length += lengths[part]
+    if evaluated.is_composite and not hasattr(method, "composed"):
+        raise MisuseError(f"{what} of several models; expected {type(method).__name__} to define composed()")
     if evaluated.is_composite and isinstance(vector, Tensor):
         length = max(length, vector.numel())  # a composite may have numbers behind its parts'
     check_vector(vector, length, evaluated.architecture, f"{what} as", least_bytes=4)

@@ -63,11 +63,9 @@ def find_file(source: str | Path, *kinds: Kind) -> Path:
     kind = " or ".join(kinds)
     if namesakes:
         raise RecipeError(f"no such {kind} file, and several have this name: {', '.join(namesakes)}")
-    hint = _hint(path, files)
-    if hint is None:
-        message = f"no such {kind} file; `rayfed-kd recipes` lists those that come with the package"
-        raise RecipeError(message)
-    raise RecipeError(f"no such {kind} file.", hint=hint)
+    if hint := _hint(path, files):
+        raise RecipeError(f"no such {kind} file.", hint=hint)
+    raise RecipeError(f"no such {kind} file; `rayfed-kd recipes` lists those that come with the package")
 
 
 def _hint(path: Path, names: Iterable[str]) -> str | None:

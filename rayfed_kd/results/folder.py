@@ -94,13 +94,8 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
         files.atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
     def write_environment(path: Path) -> None:
-        dump = recipe.model_dump()
-        fingerprints = {
-            "own_code": own_code(recipe),
-            "files": named_files(texts([dump["model"], dump["client_models"], dump["method"]])),
-            "data": content_hashes(setting.dataset),
-        }
-        files.write_json(path, {**environment(engine), **fingerprints, "id": secrets.token_hex(8)})
+        inputs = fingerprints(recipe, setting)
+        files.write_json(path, {**environment(engine), **inputs, "id": secrets.token_hex(8)})
 
     writers: dict[str, Callable[[Path], None]] = {
         "environment.json": write_environment,
@@ -135,6 +130,15 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         "samples": counts.ravel(),
     }
     files.write_parquet(path, pa.table(columns))
+
+
+def fingerprints(recipe: Recipe, setting: Setting) -> dict[str, dict[str, str]]:
+    """Hashes of what a run is of beside its recipe: the user's own modules, the files it names, its data."""
+    return {
+        "own_code": own_code(recipe),
+        "files": named_files(texts(recipe.model_dump(include={"model", "client_models", "method"}))),
+        "data": content_hashes(setting.dataset),
+    }
 
 
 def chosen_folder(recipe: Recipe) -> Path:

@@ -25,7 +25,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.setting.blueprint import make_method
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.testing.rules import CLIENT_KEEPS, ON_RAY, RULES, ContractError
+from rayfed_kd.testing.rules import CLIENT_KEEPS, EVALUATES, ON_RAY, RULES, ContractError
 from rayfed_kd.testing.runs import (
     MEASURED,
     BackwardsEngine,
@@ -91,9 +91,8 @@ def check_method(
 
 def _summary(location: str, setting: Setting, *, ray: bool) -> str:
     """Which rules the method was seen to keep, and on what."""
-    recipe, left = setting.recipe, dict[str, str]()
-    if not setting.method.client_keeps:
-        left[CLIENT_KEEPS] = "the method says nothing there"
+    recipe, said = setting.recipe, (CLIENT_KEEPS, EVALUATES)  # rules and attributes of these names
+    left = {rule: "the method says nothing there" for rule in said if not getattr(setting.method, rule)}
     if not ray:
         left[ON_RAY] = "ray=True does"
     checked = ", ".join(rule for rule in RULES if rule not in left)
@@ -123,6 +122,9 @@ def _check_in_process(setting: Setting, folder: Path) -> None:
     if method.client_keeps and (method.client_keeps == "nothing") != stateless:
         left = "no state" if stateless else "a state"
         raise ContractError(CLIENT_KEEPS, "its steps", f"it says {method.client_keeps!r}, they leave {left}")
+    named = {row["model"] for (table, _), rows in expected.rows.items() if table == "metrics" for row in rows}
+    if unnamed := named.difference(method.evaluates or named):
+        raise ContractError(EVALUATES, "the run", f"it does not name {', '.join(sorted(unnamed))}")
     backwards = run_outcome(setting, BackwardsEngine(Host(setting, keep_states=0)))
     compare_outcomes("order", "a run whose clients go last first", backwards, expected)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ON_RAY = "engines"  # the rule that only runs on Ray can show to be kept
-CLIENT_KEEPS = "client_keeps"
+CLIENT_KEEPS, EVALUATES = "client_keeps", "evaluates"
 RULES: Mapping[str, str] = {
     "client state": "A step must leave its client's state as it was, and return a new one.",
     "message": "A step must leave its message as it was.",
@@ -22,6 +22,7 @@ RULES: Mapping[str, str] = {
     "checkpoint": "A run that goes on from a checkpoint must give the bits of the undisturbed run.",
     ON_RAY: "A run on Ray must give the bits of a run in one process.",
     CLIENT_KEEPS: '`client_keeps` must say "nothing" exactly where steps leave no state.',
+    EVALUATES: "`evaluates` must name every model that `evaluated` gives.",
 }
 
 

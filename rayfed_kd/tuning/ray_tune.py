@@ -145,7 +145,7 @@ def trial_placement(plan: Plan | None) -> Any:
 
 
 def _scheduler(search: Search) -> Any:
-    if search.scheduler == "fifo":
+    if search.settings.scheduler == "fifo":
         return FIFOScheduler()  # type: ignore[no-untyped-call]
     rounds = search.recipe.rounds
     # The first rung must be an evaluated round: a trial has no value before.
@@ -256,7 +256,7 @@ class Proposals(_DriverSide, Searcher):
         self._numbers: dict[str, int] = {}
         self._best: dict[str, float] = {}
         self._optuna: OptunaSearch | None = None
-        if search.search == "optuna":
+        if search.settings.search == "optuna":
             begun = [record.coefficients for record in search.folder.records()]
             self._optuna = optuna_search(search.space, search.recipe.seed, begun)
 

@@ -46,6 +46,7 @@ class SearchSettings:
         metric: METRIC/MODEL.
         search: how coefficients are proposed.
         scheduler: which trials are stopped early.
+        inputs: `fingerprints` of the user's code, files and data.
     """
 
     recipe: Mapping[str, Any]
@@ -53,6 +54,7 @@ class SearchSettings:
     metric: str
     search: SearchName
     scheduler: SchedulerName
+    inputs: Mapping[str, Mapping[str, str]]
 
     @property
     def summary(self) -> str:
@@ -73,9 +75,10 @@ class SearchSettings:
 
 
 def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, and each key of the recipe but those of where and how safely trials run."""
+    """The settings by key, those of the recipe without where and how safely trials run, and all hashes."""
     keys = {f"recipe.{key}": value for key, value in settings["recipe"].items() if key not in EXECUTION}
-    return {key: value for key, value in settings.items() if key != "recipe"} | keys
+    hashes = {name: text for part in settings["inputs"].values() for name, text in part.items()}
+    return {key: value for key, value in settings.items() if key not in ("recipe", "inputs")} | keys | hashes
 
 
 def _read_settings(file: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
 from rayfed_kd.experiment.judging import SearchMetric, choose_metric
 from rayfed_kd.files import path_fault
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.folder import fingerprints
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, SearchName, SearchSettings
 from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space, read_space
@@ -26,8 +27,7 @@ class Search:
         recipe: what every trial starts from.
         space: what is searched.
         metric: what is searched for.
-        search: how coefficients are proposed.
-        scheduler: which trials are stopped early.
+        settings: what search.yaml keeps of the search.
         trials: how many.
         listed: the trials' coefficients where they are known beforehand, else empty.
         folder: where everything goes.
@@ -36,17 +36,10 @@ class Search:
     recipe: Recipe
     space: Space
     metric: SearchMetric
-    search: SearchName
-    scheduler: SchedulerName
+    settings: SearchSettings
     trials: int
     listed: Sequence[Coefficients]
     folder: SearchFolder
-
-    @property
-    def settings(self) -> SearchSettings:
-        """What search.yaml keeps of the search."""
-        recipe = self.recipe.model_dump()
-        return SearchSettings(recipe, self.space.entries, str(self.metric), self.search, self.scheduler)
 
 
 def prepare_search(
@@ -106,7 +99,9 @@ def prepare_search(
     if fault := path_fault(str(folder)):
         raise RecipeError(f"--folder: {fault}")
     place = SearchFolder(Path(folder).expanduser().resolve())
-    return Search(recipe, space, judged, search, scheduler, trials, listed, place)
+    dump, inputs = recipe.model_dump(), fingerprints(recipe, setting)
+    settings = SearchSettings(dump, space.entries, str(judged), search, scheduler, inputs)
+    return Search(recipe, space, judged, settings, trials, listed, place)
 
 
 def _number_of_trials(asked: int | None, space: Space) -> int:

@@ -7,8 +7,6 @@ from contexts import assert_distillation_moves
 from torch.nn import functional as F
 
 from rayfed_kd.algorithms.fedftg import FedFTG, Options
-from rayfed_kd.errors import RecipeError
-from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import Samples
 from rayfed_kd.toolbox.by_class.means import class_shares
@@ -190,19 +188,6 @@ def test_what_the_generator_draws_is_shown(bench):
     assert isinstance(shown, Samples)
     assert shown.images.shape == (64, 1, 8, 8)
     assert 0 <= shown.images.min() <= shown.images.max() <= 1
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("method.generator={name: dafl_image}", "dafl_image takes noise alone"),
-        ("method.generator={name: dense_feature}", "dense_feature"),
-    ],
-)
-def test_wrong_options_are_answered(override, message, small):
-    with pytest.raises(RecipeError) as caught:
-        prepare({**small, "method": {"name": "fedftg"}}, [override])
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(("mode", "moved"), [("update", True), ("keep", False), ("eval", False)])

@@ -182,13 +182,15 @@ def test_down_go_model_and_generator_up_go_model_and_label_counts(run_small):
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("method", "generator", "message"),
     [
-        ("method.generator={name: dafl_image}", "dafl_image"),
-        ("method.generator={name: conditional_image}", "conditional_image takes images"),
+        ("fedgen", "dafl_image", "dafl_image"),
+        ("fedgen", "conditional_image", "conditional_image takes images"),
+        ("fedftg", "dafl_image", "dafl_image takes noise alone"),
+        ("fedftg", "dense_feature", "dense_feature"),
     ],
 )
-def test_wrong_options_are_answered(override, message, small):
+def test_wrong_generators_are_answered(method, generator, message, small):
     with pytest.raises(RecipeError) as caught:
-        prepare({**small, "method": {"name": "fedgen"}}, [override])
+        prepare({**small, "method": {"name": method}}, [f"method.generator={{name: {generator}}}"])
     assert message in str(caught.value)

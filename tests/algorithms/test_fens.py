@@ -10,6 +10,7 @@ from small_recipes import MADE_UP
 from torch import nn
 
 import rayfed_kd
+from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.algorithms.fens import FENS, MODEL, Options, ServerState, fedadam, samples_in
 from rayfed_kd.errors import MisuseError, RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -234,11 +235,14 @@ def test_the_aggregator_learns():
 def test_composites_are_checked_and_not_exported(tmp_path):
     lengths = {"model": 3, "head": 2}
     good = Evaluated(torch.ones(6), composite(["model", "head"]))  # one number behind its parts'
-    check_evaluated({"ensemble": good}, lengths)
+    method = FENS(Options())
+    check_evaluated({"ensemble": good}, lengths, method)
+    with pytest.raises(MisuseError, match="of several models; expected FedAvg to define composed"):
+        check_evaluated({"ensemble": good}, lengths, FedAvg())
     with pytest.raises(MisuseError, match=r"torch.float32 \[4\]; expected the 5 floats"):
-        check_evaluated({"ensemble": Evaluated(torch.ones(4), composite(["model", "head"]))}, lengths)
+        check_evaluated({"ensemble": Evaluated(torch.ones(4), composite(["model", "head"]))}, lengths, method)
     with pytest.raises(MisuseError, match="of the architecture 'tail'; there are head, model"):
-        check_evaluated({"ensemble": Evaluated(torch.ones(6), composite(["model", "tail"]))}, lengths)
+        check_evaluated({"ensemble": Evaluated(torch.ones(6), composite(["model", "tail"]))}, lengths, method)
     rayfed_kd.run(several(rounds=1), [f"results.folder={tmp_path / 'run'}"], local=True)
     with pytest.raises(RecipeError, match="ensemble is several models that predict together"):
         rayfed_kd.export(tmp_path / "run", "ensemble", tmp_path / "m")

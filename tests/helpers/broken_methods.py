@@ -15,6 +15,7 @@ class Keeping(OneExchange):
     down: ClassVar = {"student": "weights"}
     up: ClassVar = {"student": "weights"}
     client_keeps = "how often it took part"
+    evaluates = ("global",)
 
     def init_server(self, ctx):
         return ctx.initial_vector()
@@ -177,3 +178,7 @@ class CountsRoundsOutsideItsState(Keeping):
 
 class SaysThatNothingIsKept(Keeping):
     client_keeps = "nothing"
+
+
+class EvaluatesAnotherModel(Keeping):
+    evaluates = ("student",)

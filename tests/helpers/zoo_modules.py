@@ -144,30 +144,14 @@ class Recurrent(nn.Module):
     def forward(self, images):
         return self.head(self.rnn(images[:, 0])[0][:, -1])
 
-
-@model_builder
-def rnn(shape, classes):
-    return Recurrent(nn.RNN, classes)
-
-
-@model_builder
-def gru_two_layers(shape, classes):
-    return Recurrent(nn.GRU, classes, num_layers=2)
+    @classmethod
+    def builder(cls, kind, **options):
+        return model_builder(lambda shape, classes: cls(kind, classes, **options))
 
 
-@model_builder
-def lstm(shape, classes):
-    return Recurrent(nn.LSTM, classes)
-
-
-@model_builder
-def lstm_both_ways(shape, classes):
-    return Recurrent(nn.LSTM, classes, directions=2)
-
-
-@model_builder
-def lstm_projected(shape, classes):
-    return Recurrent(nn.LSTM, classes, projected=3)
+rnn, gru_two_layers = Recurrent.builder(nn.RNN), Recurrent.builder(nn.GRU, num_layers=2)
+lstm, lstm_both_ways = Recurrent.builder(nn.LSTM), Recurrent.builder(nn.LSTM, directions=2)
+lstm_projected = Recurrent.builder(nn.LSTM, projected=3)
 
 
 @model_builder

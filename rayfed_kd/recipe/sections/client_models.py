@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rayfed_kd.errors import nearest
+from rayfed_kd.errors import did_you_mean
 from rayfed_kd.recipe.strict import ByName, Named, PathText, Strict
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
@@ -55,9 +55,8 @@ class ClientModelsRecipe(Strict):
         if bool(self.models) == (self.group is not None):
             yield "expected either models, one at least, or a group"
         if self.group is not None and self.group not in groups():
-            near = nearest(self.group, groups())
-            hint = f". Did you mean {near}?" if near else ""
-            yield f"group = {self.group!r}: expected one of {', '.join(groups())}{hint}"
+            known, hint = ", ".join(groups()), did_you_mean(self.group, groups())
+            yield f"group = {self.group!r}: expected one of {known}.{hint}"
         named = [entry.name.removeprefix(TORCHVISION) for entry in self.entries]
         if unknown := sorted(set(self.weights) - set(named)):
             yield f"weights.{unknown[0]}: none of these models; there are {', '.join(named)}"

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.metadata import version
 from unittest.mock import patch
 
 import click
@@ -53,6 +54,8 @@ def test_commands_are_those_of_all_modules():
         "data",
     }
     assert set(commands.commands) == names
+    said = CliRunner().invoke(commands, ["--version"]).output
+    assert said == f"rayfed-kd {version('rayfed-kd')}\n"
 
 
 def test_recipe_key_written_as_an_option_is_answered_with_its_form():

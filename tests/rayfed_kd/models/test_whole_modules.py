@@ -113,6 +113,9 @@ def test_a_file_of_weights_fills_all_but_a_last_layer_of_other_classes(tmp_path)
     theirs.fc = nn.Identity()
     expected = theirs.eval()(grey.expand(2, 3, 32, 32))
     assert torch.allclose(model.features(grey), expected, atol=1e-5)
+    torch.save(model.state_dict(), tmp_path / "w.pth")  # named as in a file that `export` writes
+    again = built("torchvision:shufflenet_v2_x0_5", (1, 32, 32), weights=str(tmp_path / "w.pth")).eval()
+    assert torch.equal(again(grey), model(grey))
 
 
 def test_weights_that_are_not_there_or_of_another_model_are_told(tmp_path):

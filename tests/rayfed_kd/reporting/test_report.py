@@ -366,7 +366,7 @@ def searched(folder):
         TrialRecord(2, {"method.prox": 1.0, "local.epochs": 1}, "failed", 2, "round 3: <NaN>"),
         TrialRecord(3, {"method.prox": 0.125, "local.epochs": 1}),
     ]
-    with search.claimed(SearchSettings(recipe, space, "amp/global", "random", "asha"), resume=False):
+    with search.claimed(SearchSettings(recipe, space, "amp/global", "random", "asha", {}), resume=False):
         for record in records[:3]:
             made(search.trial(record.number), rounds=record.round)
         for record in records:
@@ -403,7 +403,7 @@ def test_search_without_a_value_is_a_page_too(tmp_path):
     folder = tmp_path / "tune-x"
     search = SearchFolder(folder)
     recipe, space = load_recipe(RECIPE).model_dump(), {"local.epochs": {"choice": [1, 2]}}
-    with search.claimed(SearchSettings(recipe, space, "amp/global", "grid", "fifo"), resume=False):
+    with search.claimed(SearchSettings(recipe, space, "amp/global", "grid", "fifo", {}), resume=False):
         search.write_record(TrialRecord(0, {"local.epochs": 1}, "failed", 0, "no such thing"))
     found = report(folder)
     assert "No trial has a value." in found.text

@@ -123,7 +123,7 @@ def searched(folder):
     """A search of three trials, as `tune` leaves it: two ran, one failed."""
     space = {"method.gamma": {"loguniform": [0.01, 10.0]}, "local.epochs": {"choice": [1, 2]}}
     recipe, search = load_recipe(RECIPE).model_dump(), SearchFolder(folder)
-    with search.claimed(SearchSettings(recipe, space, "amp/oca", "random", "asha"), resume=False):
+    with search.claimed(SearchSettings(recipe, space, "amp/oca", "random", "asha", {}), resume=False):
         for number, gamma in enumerate((0.1, 1.0)):
             drawn = {"method.gamma": gamma, "local.epochs": 1}
             changes = [*coefficient_overrides(drawn), f"results.folder={search.trial(number)}"]

@@ -32,6 +32,7 @@ BROKEN = {
     "SetsAnAttributeAtTheServer": ("frozen", "round 1, server of broken_methods:SetsAnAttributeAtTheServer"),
     "CountsRoundsOutsideItsState": ("checkpoint", "the round after it"),
     "SaysThatNothingIsKept": ("client_keeps", "its steps"),
+    "EvaluatesAnotherModel": ("evaluates", "the run"),
 }
 
 

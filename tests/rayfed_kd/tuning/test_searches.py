@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -197,7 +198,7 @@ def test_missing_ray_tune_is_told(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked():
-    return SearchSettings(load_recipe(RECIPE).model_dump(), KEYS, "amp/oca", "random", "asha")
+    return SearchSettings(load_recipe(RECIPE).model_dump(), KEYS, "amp/oca", "random", "asha", {})
 
 
 def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked, tmp_path):
@@ -211,7 +212,9 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
         pass
     with pytest.raises(RecipeError, match="holds a search already: --resume goes on"):
         folder.claimed(asked, resume=False).__enter__()
-    other = SearchSettings(load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/global", "random", "asha")
+    other = SearchSettings(
+        load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/global", "random", "asha", {}
+    )
     with pytest.raises(RecipeError) as caught:
         folder.claimed(other, resume=True).__enter__()
     assert "holds another search: metric was amp/oca, is amp/global; recipe.seed was 1, is 2" in str(
@@ -236,7 +239,7 @@ def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
     with folder.claimed(asked, resume=False):
         pass
     changes = ["placement.clients_per_actor=1", "checkpoint.every=1"]
-    other = SearchSettings(load_recipe(RECIPE, changes).model_dump(), KEYS, "amp/oca", "random", "asha")
+    other = SearchSettings(load_recipe(RECIPE, changes).model_dump(), KEYS, "amp/oca", "random", "asha", {})
     with folder.claimed(other, resume=True):
         pass
 
@@ -253,6 +256,15 @@ def test_failed_trials_are_tried_again_and_others_left(asked, tmp_path):
             folder.write_record(record)
     with folder.claimed(asked, resume=True):
         assert folder.records() == [records[0], TrialRecord(1, {"a": 2}, "running", 1), records[2]]
+
+
+def test_search_goes_on_with_the_same_data_alone(asked, tmp_path):
+    folder, hashes = SearchFolder(tmp_path / "search"), ready(tmp_path).settings.inputs
+    with folder.claimed(replace(asked, inputs=hashes), resume=False):
+        pass
+    other = replace(asked, inputs={**hashes, "data": hashes["data"] | {"train-labels": "another"}})
+    with pytest.raises(RecipeError, match=r"holds another search: train-labels was .*, is another"):
+        folder.claimed(other, resume=True).__enter__()
 
 
 def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
