@@ -56,7 +56,7 @@ class Progress:
         replies: replies so far that the update uses.
         at_work: clients at work now.
         starting: whether the update begins; nobody was asked for it yet.
-        past_deadline: whether `deadline_s` simulated seconds have passed since its start.
+        past_deadline: whether `deadline_s` simulated seconds have passed since its exchange began.
     """
 
     round: int
@@ -150,7 +150,7 @@ class Schedule(ABC):
         """
 
     def deadline_s(self, round_index: int) -> float:
-        """Simulated seconds from the start of update `round_index` to its deadline; infinite: none."""
+        """Simulated seconds from the start of each exchange of update `round_index` to its deadline."""
         return math.inf
 
     @property

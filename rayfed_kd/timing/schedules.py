@@ -84,7 +84,7 @@ class Quorum(Schedule):
         return progress.replies >= self.facts.cohort
 
     def deadline_s(self, round_index: int) -> float:
-        """Simulated seconds from a round's start to its deadline; infinite: there is none."""
+        """Simulated seconds from an exchange's start to its deadline; infinite: there is none."""
         return math.inf if self.options.deadline_s is None else self.options.deadline_s
 
     @property

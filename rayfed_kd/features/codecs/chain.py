@@ -100,7 +100,7 @@ class Chain:
             array = coded.array
         wire["array"] = np.asarray(array)
         residuals, dampings = self._residuals(steps)
-        if dampings:
+        if residuals:  # also where it is none: the table has the mean over all clients
             logged["damped"] = sum(int(np.count_nonzero(one < 1)) for one in dampings.values())
         return EncodedArray(wire | dampings, memory | residuals, logged)
 

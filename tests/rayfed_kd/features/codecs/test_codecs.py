@@ -515,7 +515,7 @@ def test_no_rounding_behind_feedback_lets_a_residual_grow_beyond_what_was_to_be_
             chain.decode(result.wire, part) + after, due, atol=1e-5 * np.abs(due).max()
         )
         total += change
-        damped += result.logged.get("damped", 0)
+        damped += result.logged["damped"]  # also 0
         before = after
     assert damped
     assert squares(before) < 30**2 * squares(change)
