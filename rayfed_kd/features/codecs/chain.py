@@ -60,12 +60,8 @@ class Chain:
     @property
     def meant_for_changes(self) -> str | None:
         """The name of the first codec that is for changes and gets none; None if there is no such."""
-        for stage in self.stages:
-            if stage.codec.differs:
-                return None
-            if stage.codec.for_changes:
-                return stage.name
-        return None
+        first = next((one for one in self.stages if one.codec.differs or one.codec.for_changes), None)
+        return None if first is None or first.codec.differs else first.name
 
     def encode(self, array: Array, part: TravellingPart) -> EncodedArray:
         """The array's wire form.

@@ -11,7 +11,7 @@ from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import Chains, CodedWire
 from rayfed_kd.models.vectors import Layout, Role
-from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method
+from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Unaligned
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Sending, Wire
@@ -77,10 +77,7 @@ def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) 
     if why is None and named.feedback:
         why = _feedback_fault(codec, kind)
     if why is None and direction == "down" and (codec.remembers or codec.differs or named.feedback):
-        why = (
-            "it needs what one client got or sent before, and a message is the same for all clients; "
-            "use it under codec.up"
-        )
+        why = "it needs what one client got or sent, and a message is for all clients; use it under codec.up"
     if why is not None:
         raise RecipeError(f"{path}: {named.name} does not fit here: {why}")
     return Stage(named.name, codec, named.feedback)
@@ -104,8 +101,7 @@ def make_wires(
     """
     exact: tuple[Role, ...] = ("buffer",) if recipe.codec.buffers == "exact" else ()
     # Modules are built only where a codec is for vectors and asks how they are made up.
-    vectors = any(kind in VECTORS for chains in codecs.values() for kind in chains)
-    tensors = layouts() if vectors else {}
+    tensors = layouts() if any(kind in VECTORS for chains in codecs.values() for kind in chains) else {}
     declared: Mapping[Direction, Declaration] = {"down": method.down, "up": method.up}
     return {
         direction: CodedWire(kinds(parts), direction, codecs[direction], tensors, exact, recipe.seed)
@@ -137,6 +133,11 @@ def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> 
                     raise RecipeError(
                         f"{path}: {name} sends no {part} down, so its {part} differs from nothing; "
                         "expected no difference"
+                    )
+                if chain.remembers and isinstance(method.up[part], Unaligned) and part not in method.down:
+                    raise RecipeError(
+                        f"{path}: {name} sends its {part} once, or of another meaning each time, so that "
+                        "nothing adds up over rounds; expected no feedback"
                     )
             _try_chain(wire, parts[0], kind, path)
 

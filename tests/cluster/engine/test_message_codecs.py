@@ -269,10 +269,12 @@ def test_bad_codecs_are_refused_before_the_first_round(codec):
         rayfed_kd.prepare(small_recipe(RECIPE, "fedavg"), [f"codec={{{codec}}}"])
 
 
-def test_difference_needs_the_part_that_goes_down():
-    """q-FFL sends a delta up, which nothing of that name goes down for."""
-    with pytest.raises(RecipeError, match=r"codec\.up\.weights: qffl sends no delta down"):
-        rayfed_kd.prepare(small_recipe(RECIPE, "qffl"), ["codec={up: {weights: difference}}"])
+def test_a_codec_needs_a_part_that_goes_down_or_means_the_same_each_time():
+    """q-FFL's delta goes up alone; FedKD's factors have another rank each time."""
+    sign = "{name: sign, feedback: true}"
+    for name, codec, sends in (("qffl", "difference", "no delta down"), ("fedkd", sign, "its update once")):
+        with pytest.raises(RecipeError, match=rf"codec\.up\.weights: {name} sends {sends}"):
+            rayfed_kd.prepare(small_recipe(RECIPE, name), [f"codec={{up: {{weights: {codec}}}}}"])
 
 
 STREAMS = """

@@ -507,15 +507,13 @@ def test_no_rounding_behind_feedback_lets_a_residual_grow_beyond_what_was_to_be_
     for seed in range(150):
         change = (1e3 * rng.standard_normal((40, 30))).astype(np.float32)
         part = part_of(change, seed=seed, memory=memory)
-        result = chain.encode(change, part)
-        memory = result.memory
+        sent = chain.encode(change, part)
+        memory = sent.memory
         after, due = memory["0/residual"].astype(np.float64), change + before
         assert squares(after) <= squares(due) * (1 + 1e-5)
-        np.testing.assert_allclose(
-            chain.decode(result.wire, part) + after, due, atol=1e-5 * np.abs(due).max()
-        )
+        np.testing.assert_allclose(chain.decode(sent.wire, part) + after, due, atol=1e-5 * np.abs(due).max())
         total += change
-        damped += result.logged["damped"]  # also 0
+        damped += sent.logged["damped"]  # also 0
         before = after
     assert damped
     assert squares(before) < 30**2 * squares(change)
