@@ -46,9 +46,9 @@ def check_folder(place: Path, source: str | None, options: Mapping[str, Any]) ->
     kinds = Counter(file.suffix.lower() or file.name for file in files)
     if source is None and place.is_dir():
         # LEAF's layout has the JSON of save_to_disk as well.
-        sets = [one for one in known_sets() if not (one == "femnist" and ".arrow" in kinds)]
-        if there := [one for one in sets if _has(folder, one, options)]:
-            return [_checked(one, folder, options) for one in there]
+        sets = [name for name in known_sets() if not (name == "femnist" and ".arrow" in kinds)]
+        if present := [name for name in sets if _has(folder, name, options)]:
+            return [_checked(name, folder, options) for name in present]
     kind = next((kind for kind, _ in kinds.most_common() if kind in BY_SUFFIX), "")
     sources = (source,) if source else BY_SUFFIX.get(kind)
     if sources is None:
@@ -58,12 +58,12 @@ def check_folder(place: Path, source: str | None, options: Mapping[str, Any]) ->
         )
     alone = [file for file in files if file.suffix.lower() == kind and file.parent == folder]
     first = None
-    for one in sources:
-        named = {"file" if one == "npz" else "train": alone[0].name} if len(alone) == 1 else {}
-        found = _checked(one, folder, {**({} if one in OF_FOLDERS else named), **options})
-        first = first or found
-        if found[1] is not None:
-            return [found]
+    for name in sources:
+        named = {"file" if name == "npz" else "train": alone[0].name} if len(alone) == 1 else {}
+        checked = _checked(name, folder, {**({} if name in OF_FOLDERS else named), **options})
+        first = first or checked
+        if checked[1] is not None:
+            return [checked]
     return [first] if first else []
 
 

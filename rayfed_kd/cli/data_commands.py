@@ -60,13 +60,13 @@ def check(
         recipe = overridden(recipe, word)
     if set(recipe) != {"data"} or {"name", "folder"} & set(recipe["data"]):
         raise RecipeError("expected options of the data, as data.size=32; --source and FOLDER say the others")
-    found = check_folder(Path(folder), source, recipe["data"])
-    _echo([report for report, _ in found], as_json)
+    checks = check_folder(Path(folder), source, recipe["data"])
+    _echo([report for report, _ in checks], as_json)
     if sheet is not None:
         from rayfed_kd.results.charts.figure import save_figure
         from rayfed_kd.results.charts.images import sample_grid_figure
 
-        drawn = [checked for _, checked in found if checked and checked.train.images.dtype == "uint8"]
+        drawn = [checked for _, checked in checks if checked and checked.train.images.dtype == "uint8"]
         if len(drawn) != 1:
             raise RecipeError(
                 f"--sheet: {len(drawn)} data sets of images; expected one, which --source names"
@@ -74,7 +74,7 @@ def check(
         images, labels = first_of_each_class(drawn[0].train)
         heading = f"training images of {drawn[0].classes} classes"
         save_figure(sample_grid_figure(images, labels, drawn[0].class_names, heading), Path(sheet))
-    if any(checked is None for _, checked in found):
+    if any(checked is None for _, checked in checks):
         context.exit(RecipeError.exit_code)
 
 

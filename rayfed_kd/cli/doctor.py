@@ -32,8 +32,8 @@ def gpu_facts() -> Iterator[Fact]:
         major, minor = (int(part) for part in capability.split("."))
         alone = "" if (major, minor) >= EXACT_FROM else "; local.precision: fp32 alone"
         shared = "" if mode == "Default" else f"; compute mode {mode}: a server and hosts cannot share it"
-        said = f"{name}, capability {capability}, {total} MiB, of which {used} are taken"
-        yield f"GPU {index}", f"{said}; driver {driver}{alone}{shared}"
+        text = f"{name}, capability {capability}, {total} MiB, of which {used} are taken"
+        yield f"GPU {index}", f"{text}; driver {driver}{alone}{shared}"
     # The driver first: torch takes memory of each GPU when it begins with them.
     if fault is None and listed:
         fault = _ask_torch(len(listed))
@@ -47,12 +47,12 @@ def _ask_driver() -> tuple[list[list[str]], str | None]:
         return [], None
     command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi fails: {error}"
-    listed = [[value.strip() for value in line.split(",")] for line in asked.stdout.splitlines() if line]
-    if asked.returncode or any(len(values) != QUERY.count(",") + 1 for values in listed):
-        return [], f"nvidia-smi fails: {asked.stdout} {asked.stderr}"
+    listed = [[value.strip() for value in line.split(",")] for line in done.stdout.splitlines() if line]
+    if done.returncode or any(len(values) != QUERY.count(",") + 1 for values in listed):
+        return [], f"nvidia-smi fails: {done.stdout} {done.stderr}"
     return listed, None
 
 
@@ -60,7 +60,7 @@ def _ask_torch(gpus: int) -> str | None:
     """What torch says when it begins with the GPUs; None if it sees all of them and says nothing."""
     import torch
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -68,8 +68,8 @@ def _ask_torch(gpus: int) -> str | None:
                 torch.cuda.get_device_properties(index)
         except (RuntimeError, AssertionError) as error:  # an old driver, a hidden GPU; a torch without CUDA
             return f"torch {torch.__version__}: {error}"
-    if said:
-        return f"torch {torch.__version__}: {said[0].message}"
+    if warned:
+        return f"torch {torch.__version__}: {warned[0].message}"
     seen, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if seen == gpus else f"torch sees {seen} of {gpus} GPUs: CUDA_VISIBLE_DEVICES is {visible!r}"
 

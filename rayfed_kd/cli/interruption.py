@@ -112,8 +112,8 @@ class Interruptions:
             self._call()
             _answer(IN_A_RUN if _ways_on() else BEFORE_A_RUN)
             raise KeyboardInterrupt
-        whole = f"{self._whole_command} goes on" if self._whole_command else ""
-        _answer(f"left at once: {whole or '; '.join(_ways_on()) or 'nothing was begun'}")
+        way_on = f"{self._whole_command} goes on" if self._whole_command else ""
+        _answer(f"left at once: {way_on or '; '.join(_ways_on()) or 'nothing was begun'}")
         # No exception: what is under way, as a picture, would be waited for.
         os._exit(EXIT_INTERRUPTED)
 

@@ -179,9 +179,9 @@ def _fact_by_options(method: AnyMethod, fact: Callable[[Method[Any, Any]], str])
     """A fact that the method itself tells, and what it tells with other choices of one option."""
     model, usual = options_of(method), fact(by_default(method))
     changing = {
-        f"{name}: {shown}": other
+        f"{name}: {text}": other
         for name, field in model.model_fields.items()
-        for shown, choice in _choices(field)
+        for text, choice in _choices(field)
         if (other := fact(method(model.model_construct(**{name: choice})))) != usual
     }
     return "; ".join([usual, *(f"{other} if {choice}" for choice, other in changing.items())])

@@ -42,7 +42,7 @@ def methods(name: str | None, *, as_json: bool) -> None:
     from rayfed_kd.experiment.preparation import find_own_modules
 
     find_own_modules()
-    listed = [method_facts(one, METHODS) for one in ([name] if name else METHODS)]
+    listed = [method_facts(method, METHODS) for method in ([name] if name else METHODS)]
     if as_json:
         echo_json(listed)
     else:
@@ -69,10 +69,10 @@ def doctor(address: str | None, *, as_json: bool) -> None:
     from rayfed_kd.cli.listing import echo_json
 
     if as_json:
-        echo_json({name.strip(): said for name, said in report(address)})
+        echo_json({name.strip(): text for name, text in report(address)})
     else:
-        for name, said in report(address):
-            click.echo(f"{name:<18}{said}")
+        for name, text in report(address):
+            click.echo(f"{name:<18}{text}")
 
 
 COMMANDS = (recipes, methods, models, doctor)

@@ -32,8 +32,8 @@ def shipped_lines(width: int | None) -> Iterator[str]:
     """
     for kind, title in TITLES.items():
         yield title
-        listed = (one for one in shipped() if one["kind"] == kind)
-        rows = [[text for fact, text in one.items() if fact not in ("kind", "file")] for one in listed]
+        listed = (entry for entry in shipped() if entry["kind"] == kind)
+        rows = [[text for fact, text in entry.items() if fact not in ("kind", "file")] for entry in listed]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             line = "  ".join(cell.ljust(columns) for cell, columns in zip(row, widths, strict=True)).rstrip()

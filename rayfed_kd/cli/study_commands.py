@@ -117,7 +117,7 @@ def compare(
             results.append(result)
             unjudged += claims_without_model(result.comparison)
     if as_json:
-        echo_json([{"rows": one.table().to_pylist(), "files": one.files} for one in results])
+        echo_json([{"rows": result.table().to_pylist(), "files": result.files} for result in results])
     else:
         # A study's tables lie in one folder, and make one page.
         _offer_report(results[0].folder if len(results) == 1 else results[0].folder.parent)
@@ -146,9 +146,9 @@ def _show_estimates(studies: Sequence[Study]) -> None:
         for label, runs in groupby(unfinished, attrgetter("label")):
             first, *others = runs
             with first.naming():
-                one = estimate(first.source, first.overrides, tell=partial(_tell_of_row, label))
-            click.echo(f"{label}, {counted(1 + len(others), 'run')}{', each' if others else ':'} {one}")
-            seconds += (1 + len(others)) * one.run_s
+                cost = estimate(first.source, first.overrides, tell=partial(_tell_of_row, label))
+            click.echo(f"{label}, {counted(1 + len(others), 'run')}{', each' if others else ':'} {cost}")
+            seconds += (1 + len(others)) * cost.run_s
     click.echo(f"all: {clock_text(seconds)} (h:mm:ss) on one core or GPU, one run after another")
 
 

@@ -69,7 +69,7 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
                 overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
                 recipes.append(load_recipe(run.source, overrides))
         _check_models(study, recipes)
-        _check_claimed_models(study, {run.label: one for run, one in zip(planned, recipes, strict=True)})
+        _check_claimed_models(study, {run.label: read for run, read in zip(planned, recipes, strict=True)})
         _check_same_data(planned, recipes)
         for run, recipe in zip(planned, recipes, strict=True):
             if run.done:

@@ -63,19 +63,19 @@ def compare_runs(
     planned, recipes = check_study(study)
     study = with_stop_as_target(study, recipes)
     _check_origins(planned, recipes)
-    missing = [one for one in planned if not one.done]
+    missing = [plan for plan in planned if not plan.done]
     if len(missing) < len(planned):
         tell(f"{len(planned) - len(missing)} of {len(planned)} runs are finished in {study.folder}")
     if missing:
         run(missing)
-    recipes_by_label = {one.label: recipe for one, recipe in zip(planned, recipes, strict=True)}
+    recipes_by_label = {plan.label: recipe for plan, recipe in zip(planned, recipes, strict=True)}
     notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
     curves, totals = dict[CurveKey, Curve](), dict[tuple[str, int], RunTotals]()
-    for one in planned:
-        tables = {name: read_table(one.folder / TABLES, name) for name in TABLES_READ}
-        totals[one.label, one.seed] = totals_of(tables)
+    for plan in planned:
+        tables = {name: read_table(plan.folder / TABLES, name) for name in TABLES_READ}
+        totals[plan.label, plan.seed] = totals_of(tables)
         for (model, metric), curve in curves_of(tables).items():
-            curves[CurveKey(one.label, model, one.seed, metric)] = curve
+            curves[CurveKey(plan.label, model, plan.seed, metric)] = curve
     return Comparison(study, curves, totals, notes)
 
 
@@ -215,8 +215,8 @@ def compare(
     )
     check_studies(studies)
     return [
-        compare_study(one, local=local, jobs=jobs, address=address, tell=tell, on_event=on_event)
-        for one in studies
+        compare_study(table, local=local, jobs=jobs, address=address, tell=tell, on_event=on_event)
+        for table in studies
     ]
 
 

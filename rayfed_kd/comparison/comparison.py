@@ -124,8 +124,8 @@ class Comparison:
                 if best_rounds.get(seed) in curve.rounds
             }
         averaged = {"last": 1, "mean of last": self.study.last, "mean of all": 0}[statistic]
-        found = {seed: curve.last(averaged) for seed, curve in curves.items()}
-        return {seed: statistics.fmean(values) for seed, values in found.items() if values}
+        values_of_seed = {seed: curve.last(averaged) for seed, curve in curves.items()}
+        return {seed: statistics.fmean(values) for seed, values in values_of_seed.items() if values}
 
     def _best_rounds(self, row: Row) -> dict[int, int]:
         """Seed -> the first round in which the row's headline is best: one round for all its metrics.
@@ -162,7 +162,7 @@ class Comparison:
         if baseline is None:
             return None
         headline = self.headline
-        ours, theirs = (self.values_by_seed(one, headline, "mean of last") for one in (row, baseline))
+        ours, theirs = (self.values_by_seed(key, headline, "mean of last") for key in (row, baseline))
         return paired_difference(ours, theirs)
 
     def judged_claims(self) -> list[JudgedClaim]:
@@ -171,7 +171,7 @@ class Comparison:
 
     def _judged(self, claim: Claim) -> JudgedClaim:
         metric = claim.metric or self.headline
-        higher, lower = (self._row_of(one) for one in (claim.higher, claim.lower))
+        higher, lower = (self._row_of(side) for side in (claim.higher, claim.lower))
         ours, theirs = (self._claimed_values(row, metric, claim.statistic) for row in (higher, lower))
         return JudgedClaim(claim, higher, lower, metric, paired_difference(ours, theirs))
 

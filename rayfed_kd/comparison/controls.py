@@ -54,8 +54,8 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
             if label in without:
                 left_out.append(label)
                 continue
-            own = {"label": label, "published": None, "against": None}
-            runs.append(run.with_overrides(changes).model_copy(update=own))
+            fields = {"label": label, "published": None, "against": None}
+            runs.append(run.with_overrides(changes).model_copy(update=fields))
             if name == LABELS:
                 claims += [_claim(run.label, model) for model in models]
     controlled = study.model_copy(update={"runs": runs, "claims": [*study.claims, *claims]})

@@ -132,9 +132,9 @@ def after_holm(claims: Sequence[JudgedClaim]) -> list[bool]:
         claims: those of one table; a claim without a difference is not decided and does not count.
     """
     values = sorted(
-        (one.difference.probability(one.margin), place)
-        for place, one in enumerate(claims)
-        if one.difference is not None
+        (claim.difference.probability(claim.margin), place)
+        for place, claim in enumerate(claims)
+        if claim.difference is not None
     )
     decided = [False] * len(claims)
     for smaller, (probability, place) in enumerate(values):

@@ -27,7 +27,7 @@ def with_stop_as_target(study: Study, recipes: Sequence[Recipe]) -> Study:
         study: one table's study.
         recipes: of all its runs.
     """
-    stops = {(one.stop.metric, one.stop.at) if one.stop else (None, None) for one in recipes}
+    stops = {(recipe.stop.metric, recipe.stop.at) if recipe.stop else (None, None) for recipe in recipes}
     (metric, at), *others = stops
     if others or at is None or study.target is not None or study.headline not in (None, metric):
         return study
@@ -96,8 +96,8 @@ def flat_settings(recipe: Recipe) -> dict[str, Any]:
             settings |= {f"{section}.{key}": inner for key, inner in value.items()}
         else:
             settings[section] = value
-    whole = recipe.model_dump(include=WHOLE, exclude_defaults=True, exclude_none=True)
-    return settings | {section: whole.get(section) for section in WHOLE if whole.get(section)}
+    sections = recipe.model_dump(include=WHOLE, exclude_defaults=True, exclude_none=True)
+    return settings | {section: sections.get(section) for section in WHOLE if sections.get(section)}
 
 
 def paper_rows(comparison: Comparison, paper: Paper) -> list[Row]:
@@ -108,9 +108,9 @@ def paper_rows(comparison: Comparison, paper: Paper) -> list[Row]:
 
 def paper_columns(comparison: Comparison, paper: Paper) -> list[str]:
     """The columns that a study has in a paper, of which its rows have values."""
-    rows, asked = paper_rows(comparison, paper), paper.columns or [comparison.headline, "difference"]
+    rows, columns = paper_rows(comparison, paper), paper.columns or [comparison.headline, "difference"]
     metrics = {key[3] for key in comparison.curves if key[:2] in rows}
-    return [column for column in asked if column in metrics or column in ("difference", "published")]
+    return [column for column in columns if column in metrics or column in ("difference", "published")]
 
 
 def paper_notes(comparison: Comparison) -> list[str]:

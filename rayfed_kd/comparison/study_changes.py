@@ -127,8 +127,8 @@ def quick_version(study: Study) -> Study:
     check_names("quick.tables", quick.tables or (), study.tables)
     tables = _tables_named(study, quick.tables)
     for name, table in tables.items():
-        own = tuple(f"{one.partition('=')[0]}." for one in table.overrides)
-        if lost := [one for one in quick.overrides if f"{one.partition('=')[0]}.".startswith(own)]:
+        keys = tuple(f"{line.partition('=')[0]}." for line in table.overrides)
+        if lost := [line for line in quick.overrides if f"{line.partition('=')[0]}.".startswith(keys)]:
             raise RecipeError(
                 f"quick.overrides: {lost[0]} has no effect in table {name}, which sets it; take quick.tables"
             )

@@ -32,22 +32,22 @@ def row_name(comparison: Comparison, row: Row) -> str:
 def columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     """The table's columns, but for the rows' names: title -> what gives a row's cell, "" without a value."""
     headline, metrics = comparison.headline, comparison.metrics
-    shown = {metric_title(metric): _mean_cell(comparison, metric, "last") for metric in metrics}
+    cells = {metric_title(metric): _mean_cell(comparison, metric, "last") for metric in metrics}
     if _evaluations(comparison) > 1:  # of one evaluation, best and mean are the last round's
         for statistic, words in zip(STATISTICS[1:], ("best", mean_of_last(comparison)), strict=True):
-            shown[f"{metric_title(headline)}, {words}"] = _mean_cell(comparison, headline, statistic)
+            cells[f"{metric_title(headline)}, {words}"] = _mean_cell(comparison, headline, statistic)
     if _has_differences(comparison):
         usual = row_name(comparison, _usual_baseline(comparison))
-        shown[f"difference to {usual} [95 % interval]"] = partial(_row_difference_text, comparison)
+        cells[f"difference to {usual} [95 % interval]"] = partial(_row_difference_text, comparison)
     if comparison.has_relative_changes():
-        shown["relative change %"] = lambda row: mean_text(comparison.relative_changes(row), "change")
+        cells["relative change %"] = lambda row: mean_text(comparison.relative_changes(row), "change")
     for metric, printed in comparison.printed_values().items():
-        shown[f"published {metric}"] = partial(_printed_cell, printed)
-    spent = [one for label in comparison.study.labels for one in comparison.privacy(label)]
+        cells[f"published {metric}"] = partial(_printed_cell, printed)
+    spent = [spending for label in comparison.study.labels for spending in comparison.privacy(label)]
     for name in (*EPSILONS, "delta"):
-        if any(one[name] is not None for one in spent):
-            shown[name.replace("_", " ")] = partial(_privacy_cell, comparison, name)
-    return shown
+        if any(spending[name] is not None for spending in spent):
+            cells[name.replace("_", " ")] = partial(_privacy_cell, comparison, name)
+    return cells
 
 
 def _mean_cell(comparison: Comparison, metric: str, statistic: str) -> Callable[[Row], str]:
@@ -79,7 +79,7 @@ def _evaluations(comparison: Comparison) -> int:
 
 def _privacy_cell(comparison: Comparison, name: str, row: Row) -> str:
     """A value over seeds: one number where it is the same with each, as it is under most samplings."""
-    values = [one[name] for one in comparison.privacy(row[0])]
+    values = [spent[name] for spent in comparison.privacy(row[0])]
     known = [value for value in values if value is not None]
     if not values:
         return "none"  # the row has no `privacy`
@@ -132,8 +132,8 @@ def _score_notes(comparison: Comparison) -> list[str]:
         short = {s for s, curve in curves.items() if len(curve.rounds) < len(curve.evaluated)}
         gaps = [str(s) for s in comparison.study.seeds if s in short or s not in curves]
         if curves and gaps:
-            told = f"evaluations without a finite value are left out, with seed{'s' * (len(gaps) > 1)}"
-            notes.append(f"{name} of {row_name(comparison, row)}: {told} {in_words(gaps)}")
+            text = f"evaluations without a finite value are left out, with seed{'s' * (len(gaps) > 1)}"
+            notes.append(f"{name} of {row_name(comparison, row)}: {text} {in_words(gaps)}")
     return notes
 
 
@@ -169,9 +169,9 @@ def _row_difference_text(comparison: Comparison, row: Row) -> str:
 
 def _usual_baseline(comparison: Comparison) -> Row:
     """The study's baseline with the model that most differences are to; other rows name theirs."""
-    found = [baseline for row in comparison.rows if (baseline := comparison.baseline(row)) is not None]
-    usual = [baseline for baseline in found if baseline[0] == comparison.baseline_label]
-    return Counter(usual or found).most_common(1)[0][0]
+    baselines = [baseline for row in comparison.rows if (baseline := comparison.baseline(row)) is not None]
+    usual = [baseline for baseline in baselines if baseline[0] == comparison.baseline_label]
+    return Counter(usual or baselines).most_common(1)[0][0]
 
 
 def difference_text(difference: Difference, metric: str) -> str:
@@ -206,7 +206,7 @@ def _difference_notes(comparison: Comparison) -> list[str]:
 
 
 def _claim_notes(comparison: Comparison) -> list[str]:
-    judged = [one for one in comparison.judged_claims() if one.difference is not None]
+    judged = [claim for claim in comparison.judged_claims() if claim.difference is not None]
     if len(judged) < 2:
         return []
     by_chance = len(judged) * (1 - CONFIDENCE) / 2
@@ -218,17 +218,17 @@ def _claim_notes(comparison: Comparison) -> list[str]:
 
 def _advice(comparison: Comparison) -> Iterator[str]:
     """How many more seeds would decide the rows that are undecided, or that there are too few to say."""
-    told, too_few = [], False
+    advice, too_few = [], False
     for row in comparison.rows:
         difference = comparison.difference(row)
         if difference is not None and not (difference.decided or difference.equal):
             more = more_seeds(difference)
             too_few = too_few or more is None
-            told += [] if more is None else [f"{row_name(comparison, row)} {more}"]
-    if told:
+            advice += [] if more is None else [f"{row_name(comparison, row)} {more}"]
+    if advice:
         yield (
             "more seeds that would decide, if means and deviations stay (`--add-seeds N` runs them): "
-            + ", ".join(told)
+            + ", ".join(advice)
         )
     if too_few:
         yield (

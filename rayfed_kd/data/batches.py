@@ -29,9 +29,9 @@ class PixelScale(NamedTuple):
     std: Tensor
 
     @classmethod
-    def of(cls, given: Mapping[str, Tensor]) -> PixelScale:
+    def of(cls, tensors: Mapping[str, Tensor]) -> PixelScale:
         """That among the tensors that a loss is given."""
-        return cls(given["mean"], given["std"])
+        return cls(tensors["mean"], tensors["std"])
 
     def normalise(self, images: Tensor) -> Tensor:
         """Images in [0, 1], [batch, c, h, w], as the model sees them; gradients pass."""

@@ -186,10 +186,10 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         for file, array in arrays.items():
             np.save(aside / file, np.ascontiguousarray(array))
         sizes = {file: (aside / file).stat().st_size for file in arrays}
-        shown = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "notes": raw.notes}
+        facts = {"name": name, "class_names": raw.class_names, "mean": mean, "std": std, "notes": raw.notes}
         # `whole`: training samples before `fraction`.
         sample = {} if raw.sample is None else shape_details(raw.sample)
-        meta = {**shown, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
+        meta = {**facts, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
         atomic_write(aside / "meta.json", json.dumps(meta))
 
 

@@ -68,8 +68,8 @@ class ClientParts(Sequence[Array]):
 
     def only(self, clients: Array) -> ClientParts:
         """The parts of some clients; the others, who stay in the sequence, have no samples."""
-        kept = np.isin(np.arange(len(self)), clients)
-        return ClientParts.sized(self.indices[np.repeat(kept, self.sizes)], self.sizes * kept)
+        chosen = np.isin(np.arange(len(self)), clients)
+        return ClientParts.sized(self.indices[np.repeat(chosen, self.sizes)], self.sizes * chosen)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -82,7 +82,7 @@ class ClientParts(Sequence[Array]):
 
     def __getitem__(self, place: int | slice) -> Array | ClientParts:
         if isinstance(place, slice):
-            return ClientParts.of([self[one] for one in range(len(self))[place]])
+            return ClientParts.of([self[index] for index in range(len(self))[place]])
         client = range(len(self))[place]
         return np.asarray(self.indices[self.offsets[client] : self.offsets[client + 1]])
 

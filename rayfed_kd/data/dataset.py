@@ -118,11 +118,11 @@ def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:
         itemsize: bytes of an element.
     Raises: DataError with both sizes.
     """
-    needed, there = math.prod(shape) * itemsize, psutil.virtual_memory().total
-    if needed > there:
+    needed, memory = math.prod(shape) * itemsize, psutil.virtual_memory().total
+    if needed > memory:
         sides = " x ".join(map(str, shape))
         raise DataError(
-            f"{what}: {sides} take {needed / GIGABYTE:.3g} GiB, this machine has {there / GIGABYTE:.3g} GiB"
+            f"{what}: {sides} take {needed / GIGABYTE:.3g} GiB, this machine has {memory / GIGABYTE:.3g} GiB"
         )
 
 

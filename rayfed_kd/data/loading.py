@@ -32,16 +32,16 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
     except RecipeError as error:
         if not isinstance(error.__cause__, OSError):
             raise
-        said = f"{error.message}; it looked in {where.resolve()}, which data.folder or RAYFED_KD_DATA sets"
-        raise RecipeError(said) from None
+        message = f"{error.message}; it looked in {where.resolve()}, which data.folder or RAYFED_KD_DATA sets"
+        raise RecipeError(message) from None
     if not isinstance(source, Source):
         raise RecipeError(
             f"data.name: {name} returned a {type(source).__name__}, expected a rayfed_kd.data.dataset.Source"
         )
     # A user's code may change what it makes of the same files.
-    own = () if name in SOURCES else (Path(inspect.getfile(bound.found)),)
+    code = () if name in SOURCES else (Path(inspect.getfile(bound.found)),)
     settings = {**bound.arguments, **source.settings}
-    return replace(source, files=(*source.files, *own), settings=settings)
+    return replace(source, files=(*source.files, *code), settings=settings)
 
 
 def load_dataset(

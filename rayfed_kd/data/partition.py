@@ -77,11 +77,11 @@ class Partition:
 
     def save(self, path: Path) -> None:
         """Writes client (-1: nobody's), split, sample: one row a sample, two if public and a client's."""
-        nobody, held = np.full(len(self.public), NOBODY), (self.train.indices, self.test.indices, self.public)
+        nobody, sets = np.full(len(self.public), NOBODY), (self.train.indices, self.test.indices, self.public)
         rows = PartitionRows(
             np.concatenate([self.train.owners, self.test.owners, nobody]),
-            np.repeat([TRAIN, TEST, PUBLIC], [len(samples) for samples in held]),
-            np.concatenate(held).astype(np.int64),
+            np.repeat([TRAIN, TEST, PUBLIC], [len(samples) for samples in sets]),
+            np.concatenate(sets).astype(np.int64),
             {"clients": len(self.train), "origin": dict(self.origin)},
         )
         rows.write(path)
@@ -105,8 +105,7 @@ class Partition:
             return ClientParts.owned(rows.client[chosen], rows.sample[chosen], rows.clients)
 
         public = np.sort(rows.sample[rows.split == PUBLIC])
-        held = [parts(rows.split == split) for split in (TRAIN, TEST)]
-        return cls(held[0], held[1], rows.meta.get("origin", {}), public)
+        return cls(parts(rows.split == TRAIN), parts(rows.split == TEST), rows.meta.get("origin", {}), public)
 
     def beside(self, public: Array, private: Array, keep: int | None = None) -> Partition:
         """A partition of `private` samples, drawn as if there were no others, beside a public set.
@@ -117,7 +116,7 @@ class Partition:
             keep: how many of the public ones are used, the first; None: all.
         """
         origin = {**self.origin, "samples": len(public) + len(private), "public": len(public)}
-        parts = [ClientParts(private[held.indices], held.offsets) for held in (self.train, self.test)]
+        parts = [ClientParts(private[part.indices], part.offsets) for part in (self.train, self.test)]
         return replace(self, train=parts[0], test=parts[1], origin=origin, public=np.sort(public[:keep]))
 
     def sharing(self, count: int, keep: int | None, stream: np.random.Generator) -> Partition:
@@ -129,10 +128,10 @@ class Partition:
             stream: decides which.
         Raises: RecipeError if the clients have fewer.
         """
-        held = np.sort(self.train.indices)
-        if count > len(held):
-            raise RecipeError(f"partition.public.count = {count}: the clients train on {len(held)} samples")
-        drawn = stream.permutation(held)[:count]
+        pool = np.sort(self.train.indices)
+        if count > len(pool):
+            raise RecipeError(f"partition.public.count = {count}: the clients train on {len(pool)} samples")
+        drawn = stream.permutation(pool)[:count]
         # The first of those drawn: another `keep` does not change which are drawn.
         return replace(self, public=np.sort(drawn[:keep]), origin={**self.origin, "shared": count})
 
@@ -186,13 +185,13 @@ def make_partition(
                 f"partition.name = {scheme!r}: it gave {len(drawn.train)} training and {len(drawn.test)} "
                 f"test parts, expected {clients} of each"
             )
-        whole = _checked([*drawn.train, *drawn.test], 2 * clients, total, scheme)
-        return Partition(whole[:clients], whole[clients:], origin)
+        pooled = _checked([*drawn.train, *drawn.test], 2 * clients, total, scheme)
+        return Partition(pooled[:clients], pooled[clients:], origin)
     parts = _checked(drawn, clients, total, scheme)
     if test == "official":
         return Partition(parts, ClientParts.sized(parts.indices[:0], np.zeros(clients)), origin)
-    train, held = _halved(parts, test_fraction, stream)
-    return Partition(train, held, origin)
+    train, tested = _halved(parts, test_fraction, stream)
+    return Partition(train, tested, origin)
 
 
 def _halved(
@@ -206,9 +205,8 @@ def _halved(
     # The first of each client's shuffled samples are its test.
     is_test = np.arange(len(shuffled)) - np.repeat(parts.offsets[:-1], sizes) < np.repeat(tested, sizes)
     # Ascending, as every part is: the saved rows are sorted, and a loaded partition must equal this one.
-    halves = [(~is_test, sizes - tested), (is_test, tested)]
-    train, held = (ClientParts.sized(shuffled[chosen], count).ascending() for chosen, count in halves)
-    return train, held
+    train = ClientParts.sized(shuffled[~is_test], sizes - tested)
+    return train.ascending(), ClientParts.sized(shuffled[is_test], tested).ascending()
 
 
 def _checked(drawn: Any, clients: int, total: int, scheme: str) -> ClientParts:
@@ -220,8 +218,8 @@ def _checked(drawn: Any, clients: int, total: int, scheme: str) -> ClientParts:
     wrong = () if typed else (k for k, part in enumerate(parts) if len(part) and part.dtype.kind not in "iu")
     client = next(iter(wrong), None)
     if client is None:
-        whole = ClientParts.of(parts).ascending()
-        outside = whole.owners[(whole.indices < 0) | (whole.indices >= total)]
+        pooled = ClientParts.of(parts).ascending()
+        outside = pooled.owners[(pooled.indices < 0) | (pooled.indices >= total)]
         client = int(outside[0]) if len(outside) else None
     if client is not None:
         part = np.sort(parts[client])
@@ -229,9 +227,9 @@ def _checked(drawn: Any, clients: int, total: int, scheme: str) -> ClientParts:
             f"partition.name = {scheme!r}: client {client} has {part[0]} to {part[-1]} ({part.dtype}), "
             f"expected sample indices from 0 to {total - 1}"
         )
-    held = np.bincount(whole.indices, minlength=total)
-    if held.max() > 1:
+    uses = np.bincount(pooled.indices, minlength=total)
+    if uses.max() > 1:
         raise RecipeError(
-            f"partition.name = {scheme!r}: sample {held.argmax()} is given {held.max()} times, expected once"
+            f"partition.name = {scheme!r}: sample {uses.argmax()} is given {uses.max()} times, expected once"
         )
-    return whole
+    return pooled

@@ -51,10 +51,10 @@ def from_source(pool: Pool, clients: int, stream: np.random.Generator) -> Divisi
             "partition.name = 'from_source': this data comes without clients' training and test parts; "
             "pfllib has them"
         )
-    there = int(pool.writers.max()) + 1
-    if clients != there:
+    known = int(pool.writers.max()) + 1
+    if clients != known:
         raise RecipeError(
-            f"partition.clients = {clients}: the data come divided among {there} clients; expected {there}"
+            f"partition.clients = {clients}: the data come divided among {known} clients; expected {known}"
         )
     samples = np.arange(len(pool.writers))
     trained, tested = (
@@ -104,9 +104,9 @@ def _values(pool: Pool, column: str) -> Array:
     if pool.writers is not None:
         known.setdefault(WRITER, pool.writers)
     if column not in known:
-        there = shortened(", ".join(known), 300) or "none"
+        listed = shortened(", ".join(known), 300) or "none"
         raise RecipeError(
-            f"this data has no column {shown(column)} for a partition; there are: {there}.",
+            f"this data has no column {shown(column)} for a partition; there are: {listed}.",
             path="partition.column",
             hint=nearest(column, known),
         )
@@ -116,9 +116,9 @@ def _values(pool: Pool, column: str) -> Array:
 def _dealt_values(sizes: Array, clients: int, stream: np.random.Generator) -> Array:
     """Each value's client, [values]: the largest first, to the client with the fewest samples."""
     owner = np.empty(len(sizes), dtype=np.int64)
-    held, ties = np.zeros(clients, dtype=np.int64), stream.random((2, len(sizes)))
+    loads, ties = np.zeros(clients, dtype=np.int64), stream.random((2, len(sizes)))
     for place, value in enumerate(np.lexsort((ties[0], -sizes))):
-        least = np.flatnonzero(held == held.min())
+        least = np.flatnonzero(loads == loads.min())
         owner[value] = least[int(ties[1][place] * len(least))]
-        held[owner[value]] += sizes[value]
+        loads[owner[value]] += sizes[value]
     return owner

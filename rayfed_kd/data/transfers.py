@@ -28,11 +28,11 @@ class Transfers(NamedTuple):
 
     def plus(self, other: Transfers) -> Transfers:
         """The sum of both."""
-        return Transfers(*(one + another for one, another in zip(self, other, strict=True)))
+        return Transfers(*(count + another for count, another in zip(self, other, strict=True)))
 
     def since(self, earlier: Transfers) -> Transfers:
         """What was copied since an earlier count of the same thread."""
-        return Transfers(*(one - another for one, another in zip(self, earlier, strict=True)))
+        return Transfers(*(count - another for count, another in zip(self, earlier, strict=True)))
 
 
 class _Count(threading.local):

@@ -135,13 +135,13 @@ def estimate(
         if isinstance(whole_epochs, int) and epochs and (further := whole_epochs - epochs):
             longer = _measure(recipe, lines, fractions[-1], epochs + 1, tell)
             further_s = further * max(0.0, longer.clients_s - last.clients_s)
-    whole = last.clients * mean_size
+    samples = last.clients * mean_size
 
     def continued(name: str) -> float:
-        return _continued([(one.samples, getattr(one, name)) for one in measured], whole)
+        return _continued([(run.samples, getattr(run, name)) for run in measured], samples)
 
     # No samples: no client works in the last round, as datafree's.
-    clients_s = continued("clients_s") + further_s * whole / max(last.samples, 1.0)
+    clients_s = continued("clients_s") + further_s * samples / max(last.samples, 1.0)
     server_s, evaluation_s = continued("server_s"), continued("evaluation_s")
     evaluations = ceil(resolved.rounds / resolved.evaluation.every)
     return Estimate(
@@ -184,8 +184,8 @@ def _memory(recipe: Recipe, fraction: float, last: _Measured) -> HostMemory | No
 def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
     """The values of data.fraction that are measured; the recipe's own if its clients have few batches."""
     shares = [min(1.0, batches * recipe.local.batch_size / mean_size) for batches in FEW_BATCHES]
-    whole = recipe.data.fraction
-    return [whole] if shares[0] == 1.0 else [share * whole for share in shares]
+    fraction = recipe.data.fraction
+    return [fraction] if shares[0] == 1.0 else [share * fraction for share in shares]
 
 
 def _measured_epochs(recipe: RecipeSource, lines: Sequence[str], resolved: Recipe) -> int | None:
@@ -211,25 +211,25 @@ def _measure(
     The first builds modules and gives states, such as the teachers of a method that has no others later.
     """
     named = "all local training" if epochs is None else counted(epochs, "local epoch")
-    whole = load_recipe(recipe, lines)
-    tell(f"measuring {counted(min(2, whole.rounds), 'round')} with data.fraction {fraction:.2g} and {named}")
-    short = [f"data.fraction={fraction}", f"evaluation.every={whole.rounds}"]
+    full = load_recipe(recipe, lines)
+    tell(f"measuring {counted(min(2, full.rounds), 'round')} with data.fraction {fraction:.2g} and {named}")
+    short = [f"data.fraction={fraction}", f"evaluation.every={full.rounds}"]
     short += [] if epochs is None else [f"local.epochs={epochs}"]
     prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
-    prepared = _fewer_tested(prepared, fraction / whole.data.fraction)
-    launcher, kept = InProcess(), _Kept()
+    prepared = _fewer_tested(prepared, fraction / full.data.fraction)
+    launcher, records = InProcess(), _Kept()
     launcher.layout(prepared)  # whether there is what the recipe computes on
     try:
         with launcher.computing(prepared.setting) as (engine, device):
-            simulation = Simulation(prepared.setting, engine, kept, device)
+            simulation = Simulation(prepared.setting, engine, records, device)
             start = simulation.begin()
-            if whole.rounds > 1:
+            if full.rounds > 1:
                 server = simulation.round(1, start.server)
-                start = _before_round(whole.rounds, simulation.snapshot(1, server))
+                start = _before_round(full.rounds, simulation.snapshot(1, server))
             simulation.run(start)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("an estimate that is not finished leaves nothing") from None
-    return _last_round(prepared, kept)
+    return _last_round(prepared, records)
 
 
 def _before_round(last: int, first: Snapshot) -> Snapshot:
@@ -269,7 +269,7 @@ def _last_round(prepared: Prepared, records: Sequence[RoundRecord]) -> _Measured
     number = len(clients) or last["cohort"]
     samples = float(sizes[clients].sum()) or number * float(sizes.mean())
     hosts = [row for record in records for row in record.tables["hosts"]]
-    held = [row["gpu_mb"] for row in hosts if row.get("gpu_mb") is not None]
+    measured_mb = [row["gpu_mb"] for row in hosts if row.get("gpu_mb") is not None]
     train = prepared.setting.dataset.train
     return _Measured(
         number,
@@ -278,7 +278,7 @@ def _last_round(prepared: Prepared, records: Sequence[RoundRecord]) -> _Measured
         last["server_s"],
         last["evaluate_s"],
         data_mb=(train.images.nbytes + train.labels.nbytes) / 2**20,
-        gpu_mb=max(held, default=None),
+        gpu_mb=max(measured_mb, default=None),
     )
 
 

@@ -53,7 +53,7 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
 def _scores(setting: Setting, model: Evaluable) -> list[str]:
     """The recipe's metrics of a model, on what it is tested on, as far as a search may look for them."""
     official, local = setting.dataset.test is not None, len(setting.tested.indices) > 0
-    tests = [test for test, there in (("official", official), ("local", local)) if there]
+    tests = [test for test, exists in (("official", official), ("local", local)) if exists]
     if isinstance(model, Personal | Completing):
         tests = [setting.recipe.partition.test]
     metrics = [metric for metric in make_metrics(setting.recipe) if metric.better == "larger"]

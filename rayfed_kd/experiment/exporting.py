@@ -149,14 +149,14 @@ def _check_whole(module: nn.Module, description: ModelDescription, state: dict[s
 
     Raises: RecipeError
     """
-    samples, shown = drawn_samples(description.shape, 0), []
+    samples, logits = drawn_samples(description.shape, 0), []
     module.eval()
-    for one in (module, described_model(description, state).module):
+    for model in (module, described_model(description, state).module):
         with torch.no_grad(), global_stream(0, "export"):
-            shown.append(one(samples))
+            logits.append(model(samples))
     # Kernels may round differently, as a vector's convolutions are channels-last.
-    scale = float(shown[0].abs().max())
-    if not torch.allclose(shown[0], shown[1], rtol=0, atol=1e-3 * scale, equal_nan=True):
+    scale = float(logits[0].abs().max())
+    if not torch.allclose(logits[0], logits[1], rtol=0, atol=1e-3 * scale, equal_nan=True):
         raise RecipeError(
             "a model with these weights computes something else, as part of it is drawn anew each time and "
             "in no state_dict: expected a persistent buffer, not an attribute or persistent=False"

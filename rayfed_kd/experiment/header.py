@@ -65,8 +65,8 @@ def _codecs(prepared: Prepared) -> str:
     both = set(prepared.setting.method.up) & set(prepared.setting.method.down)
     for direction, chains_by_kind in prepared.setting.codecs.items():
         for kind, chain in chains_by_kind.items():
-            whole = any(kinds(prepared.setting.method.up).get(part) == kind for part in both)
-            if kind in VECTORS and whole and (name := chain.meant_for_changes):
+            declared = any(kinds(prepared.setting.method.up).get(part) == kind for part in both)
+            if kind in VECTORS and declared and (name := chain.meant_for_changes):
                 warnings.append(
                     f"warning: {name} gets the {kind} themselves here, not what a client changed, and spoils "
                     f"them; `{direction}: {{{kind}: [difference, {name}]}}` sends changes"
@@ -125,11 +125,11 @@ def _data(setting: Setting) -> str:
     text += f" in {dataset.classes:,} classes"
     trained, tested = partition.train.indices, len(partition.test.indices)
     # Public samples may be the clients' own as well (`partition.public.apart: false`).
-    own = int(np.isin(partition.public, trained).sum())
-    apart = len(partition.public) - own
+    shared = int(np.isin(partition.public, trained).sum())
+    apart = len(partition.public) - shared
     shares = {
         "for training": len(trained),
-        "of them public": own,
+        "of them public": shared,
         "for testing": tested,
         "public" if setting.method.public != "none" else "public, which this method does not use": apart,
         "not used": count - len(trained) - tested - apart,
@@ -146,10 +146,10 @@ def _data(setting: Setting) -> str:
 
 def _test(setting: Setting) -> str:
     """What models are tested on: the clients' own parts, the official test set, or both."""
-    own, official = len(setting.tested.indices), setting.dataset.test
+    local, official = len(setting.tested.indices), setting.dataset.test
     drawn = setting.recipe.evaluation.clients
     whose = "the clients' own" if drawn is None else f"those of {counted(drawn, 'client')}"
-    texts = [f"{own:,} samples, parts of {whose}"] if own else []
+    texts = [f"{local:,} samples, parts of {whose}"] if local else []
     without = int((setting.tested.sizes[setting.evaluated_clients] == 0).sum())
     if without and setting.recipe.partition.test == "local":
         texts.append(f"{counted(without, 'client')} {'has' if without == 1 else 'have'} no test sample")
@@ -164,9 +164,9 @@ def _absent_classes(setting: Setting) -> Iterator[str]:
     labels = {"the clients' own parts": np.asarray(dataset.train.labels)[setting.tested.indices]}
     if dataset.test is not None:
         labels["the official test set"] = np.asarray(dataset.test.labels)
-    for whose, found in labels.items():
-        absent = dataset.classes - len(np.unique(found))
-        if setting.recipe.evaluation.metrics and len(found) and absent:
+    for whose, classes in labels.items():
+        absent = dataset.classes - len(np.unique(classes))
+        if setting.recipe.evaluation.metrics and len(classes) and absent:
             yield (
                 f"warning: {whose} have no sample of {absent} of the {dataset.classes} classes, "
                 "of which metrics by class, as an AUROC, may say nothing, or count them as 0"

@@ -79,7 +79,7 @@ def make_ready(recipe: Recipe, *, measured: bool = False) -> Prepared:
 
 def _checked(recipe: Recipe, measured: bool) -> Prepared:
     location = method_location(recipe)
-    own = find_own_modules()
+    folders = find_own_modules()
     from rayfed_kd.experiment.evaluated_metrics import check_stop
     from rayfed_kd.results.trackers.tracking import make_trackers
     from rayfed_kd.setting.blueprint import Blueprint, make_method, read_names
@@ -104,7 +104,7 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
         dataset_folder=str(dataset.folder),
         partition=partition,
         devices=devices,
-        import_paths=own,
+        import_paths=folders,
         own_code=own_code(recipe),
     )
     # As every other process builds it, unpickling included: what fails there fails here, before the run.
@@ -119,9 +119,9 @@ def _checked(recipe: Recipe, measured: bool) -> Prepared:
 
 def find_own_modules() -> tuple[str, ...]:
     """The command's folder on the import path, for `my_method:MyMethod`; gives that folder."""
-    own = (str(Path.cwd()),)
-    find_modules(own)
-    return own
+    folders = (str(Path.cwd()),)
+    find_modules(folders)
+    return folders
 
 
 def partition(recipe: RecipeSource, overrides: Overrides = (), **keys: Any) -> DrawnPartition:

@@ -158,7 +158,7 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
             "the command that started it works again"
         )
     begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
-    before, after = (one.model_dump(exclude={*CHANGEABLE}) for one in (begun, recipe))
+    before, after = (either.model_dump(exclude={*CHANGEABLE}) for either in (begun, recipe))
     if changed := changes(before, after):
         raise RecipeError(f"{folder}: {changed}. On resuming only {', '.join(CHANGEABLE)} may change")
     differing = changed_packages(folder)

@@ -71,17 +71,17 @@ def new_folder(folder: Path, option: str) -> Path:
         RecipeError: it cannot be made, or lies in Ray's copy of the project.
     """
     _refuse_rays_copy(folder, option)
-    made, attempt = folder, 1
+    path, attempt = folder, 1
     try:
         make_folder(folder.parent)
         while True:
             # Made, not looked for: between a look and the making another process could take the name.
             with suppress(FileExistsError):
-                made.mkdir()
-                flush_to_disk(made.parent)
-                return made
+                path.mkdir()
+                flush_to_disk(path.parent)
+                return path
             attempt += 1
-            made = folder.with_name(f"{folder.name}-{attempt}")
+            path = folder.with_name(f"{folder.name}-{attempt}")
     except OSError as error:
         raise unwritable_folder(folder.parent, option, error) from None
 

@@ -59,8 +59,8 @@ def _fraction_fault(before: Mapping[str, Any], after: Mapping[str, Any], overrid
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return ""
     fraction = new.get("fraction", 1)
-    said = any(override.partition("=")[0] in ("data", "data.fraction") for override in overrides)
-    if said or fraction == 1 or old.get("name") == new.get("name"):
+    overridden = any(override.partition("=")[0] in ("data", "data.fraction") for override in overrides)
+    if overridden or fraction == 1 or old.get("name") == new.get("name"):
         return ""
     return (
         f"data.name = {shown(new.get('name'))}: the recipe takes the fraction {shown(fraction)} of "

@@ -101,10 +101,10 @@ def blame(error: BaseException) -> str:
     """What somebody's own code raised, and in which line: one line in place of a stack trace."""
     frames = traceback.extract_tb(error.__traceback__)
     # Their line, not that of the library which they called, or ours.
-    own = [
+    own_frames = [
         frame for frame in frames if not frame.filename.startswith((LIBRARIES, STANDARD_LIBRARY, HOUSE, "<"))
     ]
-    last = (own or frames)[-1:]
+    last = (own_frames or frames)[-1:]
     line = f" ({last[0].filename}, line {last[0].lineno})" if last else ""
     return f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}{line}"
 
@@ -148,7 +148,7 @@ def in_modules(package: str, **names: str) -> dict[str, str]:
     Args:
         names: module -> its names, with blanks between.
     """
-    return {name: f"{package}.{module}:{name}" for module, own in names.items() for name in own.split()}
+    return {name: f"{package}.{module}:{name}" for module, text in names.items() for name in text.split()}
 
 
 class Registry(Mapping[str, str]):
@@ -186,15 +186,15 @@ class Registry(Mapping[str, str]):
             undefined that its base wants.
         """
         location = locate(name, self._names, path, self._package)
-        found = load_object(location, path)
+        target = load_object(location, path)
         base = load_object(self._base, path) if self._base else None
-        derived = base is not None and isinstance(found, type) and issubclass(found, base)
-        if not derived and not (self._role and has_role(found, self._role)):
+        derived = base is not None and isinstance(target, type) and issubclass(target, base)
+        if not derived and not (self._role and has_role(target, self._role)):
             raise RecipeError(f"{path}: {shortened(location)} is {self._wanted(base)}")
-        undefined = ", ".join(f"{method}()" for method in sorted(getattr(found, "__abstractmethods__", ())))
+        undefined = ", ".join(f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ())))
         if undefined:
             raise RecipeError(f"{path}: {location} must define {undefined}: see {base.__module__}")
-        return found
+        return target
 
     def _wanted(self, base: type | None) -> str:
         """What an object is not."""
@@ -214,11 +214,11 @@ class Registry(Mapping[str, str]):
 
         Raises: RecipeError as `find` does, or if an option is unknown or has a bad value.
         """
-        found = self.find(named.name, f"{path}.name")
-        return Bound(found, validate(options_of(found), named.options, path, named.name, beside))
+        target = self.find(named.name, f"{path}.name")
+        return Bound(target, validate(options_of(target), named.options, path, named.name, beside))
 
 
-def options_of(found: Any) -> type[BaseModel]:
+def options_of(target: Any) -> type[BaseModel]:
     """The model of an object's options.
 
     A class says it by `options_model`, or is such a model itself. Else options are the keyword-only
@@ -226,16 +226,16 @@ def options_of(found: Any) -> type[BaseModel]:
 
     Raises: RecipeError if what the class says is no such model, or names types that are not there.
     """
-    if isinstance(found, type) and issubclass(found, BaseModel):
-        return found
-    said = getattr(found, "options_model", None)
-    if said is None:
-        return options_model(found)
-    with blaming(f"options of {found.__qualname__}"):
-        model = said()
+    if isinstance(target, type) and issubclass(target, BaseModel):
+        return target
+    declared = getattr(target, "options_model", None)
+    if declared is None:
+        return options_model(target)
+    with blaming(f"options of {target.__qualname__}"):
+        model = declared()
         if not (isinstance(model, type) and issubclass(model, BaseModel)):
             raise RecipeError(
-                f"options of {found.__qualname__} are {shown(model)}; expected a pydantic.BaseModel"
+                f"options of {target.__qualname__} are {shown(model)}; expected a pydantic.BaseModel"
             )
         model.model_rebuild()  # refuses an annotation that names nothing
     return model

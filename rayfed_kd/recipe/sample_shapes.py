@@ -170,5 +170,5 @@ def row_shape(shape: Shape, model: str) -> RowShape:
 
 
 def _refused(model: str, takes: str, shape: Shape, path: str = "model.name") -> RecipeError:
-    there = f"{samples_called(shape)} {tuple(shape)}"
-    return RecipeError(f"{model} takes {takes}, this data has {there}", path=path)
+    data = f"{samples_called(shape)} {tuple(shape)}"
+    return RecipeError(f"{model} takes {takes}, this data has {data}", path=path)

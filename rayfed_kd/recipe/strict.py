@@ -35,8 +35,8 @@ class Strict(BaseModel):
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> Self:
-        for said in self.contradictions():
-            raise ValueError(said)
+        for message in self.contradictions():
+            raise ValueError(message)
         return self
 
 

@@ -66,10 +66,10 @@ def unusable(error: Exception) -> str:
     Args:
         error: one of UNUSABLE, as `import_torchvision` raised it.
     """
-    told = shortened(" ".join(str(error).split()), 200)
+    message = shortened(" ".join(str(error).split()), 200)
     if isinstance(error, ModuleNotFoundError) and error.name == "torchvision":
         return "missing: pip install -c constraints.txt torchvision"
-    return f"does not load beside torch {_torch_version()} ({told}). To mend it: {REINSTALL}"
+    return f"does not load beside torch {_torch_version()} ({message}). To mend it: {REINSTALL}"
 
 
 def _torch_version() -> str:

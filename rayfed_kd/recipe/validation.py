@@ -61,10 +61,10 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     if fault["type"] == "missing":
         return RecipeError(f"{path} is missing.")
     if fault["type"] == "value_error":
-        said, hint = fault["ctx"]["error"], None
-        if isinstance(said, OptionError):
-            hint = _elsewhere().get(said.option, f"{path}.{said.near}" if said.near else None)
-        return RecipeError(f"{path + ': ' if path else ''}{said}", hint=hint)
+        message, hint = fault["ctx"]["error"], None
+        if isinstance(message, OptionError):
+            hint = _elsewhere().get(message.option, f"{path}.{message.near}" if message.near else None)
+        return RecipeError(f"{path + ': ' if path else ''}{message}", hint=hint)
     description = _description(model, steps)
     meaning = f" ({description})" if description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
@@ -87,15 +87,15 @@ def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) ->
     # Often left over from the recipe when only a name was changed. An element of a list has no path of its
     # own on the command line.
     named = where.owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
-    there = f" '{parent}={{name: {where.owner}}}' replaces name and options." if named else ""
-    there += f" There are: {', '.join(sorted(known))}." if known else " It takes none."
-    there += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
+    advice = f" '{parent}={{name: {where.owner}}}' replaces name and options." if named else ""
+    advice += f" There are: {', '.join(sorted(known))}." if known else " It takes none."
+    advice += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
     hint = ".".join(filter(None, [parent, near])) if near else None
     elsewhere = _elsewhere().get(steps[-1])
     # The nearest key of this section is what was meant, where the recipe's sections are not the question.
     if elsewhere is not None and not (where.owner and near):
-        hint, there = elsewhere, there if where.owner else ""
-    return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else there}", hint=hint)
+        hint, advice = elsewhere, advice if where.owner else ""
+    return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else advice}", hint=hint)
 
 
 def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
@@ -124,8 +124,8 @@ def _expected(fault: Mapping[str, Any]) -> str:
     if kind in bounds:
         form, key = bounds[kind]
         value = ctx[key]
-        whole = isinstance(value, float) and value.is_integer()
-        return form.format(int(value) if whole else value)
+        integral = isinstance(value, float) and value.is_integer()
+        return form.format(int(value) if integral else value)
     types = {
         **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
         **dict.fromkeys(("float_type", "float_parsing"), "a number"),

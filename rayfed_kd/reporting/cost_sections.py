@@ -28,8 +28,8 @@ def privacy_section(runs: Sequence[Run]) -> Section | None:
             continue
         last = spent[-1]
         words = [str(last[name]) for name in PROMISE]
-        shown = ["" if last[name] is None else f"{last[name]:.6g}" for name in COLUMNS]
-        rows.append((run.label, *words, *shown))
+        cells = ["" if last[name] is None else f"{last[name]:.6g}" for name in COLUMNS]
+        rows.append((run.label, *words, *cells))
         for name in EPSILONS:
             if last[name] is not None:
                 look = looks.setdefault(f"{run.group}, {name.replace('_', ' ')}", len(looks))
@@ -64,7 +64,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
             bars |= {f"{run.label}, {direction}": {} for direction in ("up", "down")}
         for row in traffic:
             total, look = row["bytes_sum"], looks.setdefault(row["kind"], len(looks))
-            shown = (
+            cells = (
                 f"{total:,}",
                 f"{total / MIB:,.2f}",
                 f"{total / rounds / MIB:,.3f}",
@@ -72,7 +72,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
                 f"{row['raw_bytes_sum'] / MIB:,.2f}",
             )
             coded = coded or row["raw_bytes_sum"] != total
-            rows.append((run.label, row["kind"], row["direction"], *shown))
+            rows.append((run.label, row["kind"], row["direction"], *cells))
             bars[f"{run.label}, {row['direction']}"][look] = total / MIB
     if not rows:
         return None
@@ -94,8 +94,8 @@ def time_section(runs: Sequence[Run]) -> Section | None:
         phases = {name: [s or 0.0 for s in table[column].to_pylist()] for name, column in PHASES.items()}
         sums, wall_s = [sum(seconds) for seconds in phases.values()], run.summary["wall_s"]
         sim_s = run.summary["sim_s"]
-        shown = [f"{value:,.2f}" for value in (wall_s, *sums, wall_s - sum(sums))]
-        rows.append((run.label, str(table.num_rows), *shown, "" if sim_s is None else f"{sim_s:,.1f}"))
+        cells = [f"{value:,.2f}" for value in (wall_s, *sums, wall_s - sum(sums))]
+        rows.append((run.label, str(table.num_rows), *cells, "" if sim_s is None else f"{sim_s:,.1f}"))
         indices, seconds = table["round"].to_pylist(), list(phases.values())
         draw = partial(draw_phases, rounds=indices, phases=seconds, palette=SERIES)
         pictures.append(panel(run.label, f"Stacked by round: {', '.join(phases)}", draw))
@@ -120,16 +120,16 @@ def hosts_section(runs: Sequence[Run]) -> Section | None:
             # Of many hosts a legend would be longer than its pictures: they share their row's colour.
             name = f"host {host}" if len(runs) == 1 else f"{run.group}, host {host}"
             look = looks.setdefault(name if apart else run.group, len(looks))
-            own = [row for row in host_rows if row["host"] == host]
-            rounds = [row["round"] for row in own]
-            busy_s = sum(row["busy_s"] for row in own)
-            shown = [f"{busy_s:,.2f}", f"{100 * busy_s / max(run.summary['wall_s'], 1e-9):.1f}"]
-            shown.append(f"{max(row['rss_mb'] or 0.0 for row in own):,.0f}")
-            nodes = ", ".join(sorted({row["node"] for row in own}))
-            tasks = f"{sum(row['clients'] for row in own):,}"
-            rows.append((run.label, str(host), nodes, str(len(own)), tasks, *shown))
-            memory.append(Line(look, rounds, [row["rss_mb"] or 0.0 for row in own]))
-            busy.append(Line(look, rounds, [row["busy_s"] for row in own]))
+            rounds_of_host = [row for row in host_rows if row["host"] == host]
+            rounds = [row["round"] for row in rounds_of_host]
+            busy_s = sum(row["busy_s"] for row in rounds_of_host)
+            cells = [f"{busy_s:,.2f}", f"{100 * busy_s / max(run.summary['wall_s'], 1e-9):.1f}"]
+            cells.append(f"{max(row['rss_mb'] or 0.0 for row in rounds_of_host):,.0f}")
+            nodes = ", ".join(sorted({row["node"] for row in rounds_of_host}))
+            tasks = f"{sum(row['clients'] for row in rounds_of_host):,}"
+            rows.append((run.label, str(host), nodes, str(len(rounds_of_host)), tasks, *cells))
+            memory.append(Line(look, rounds, [row["rss_mb"] or 0.0 for row in rounds_of_host]))
+            busy.append(Line(look, rounds, [row["busy_s"] for row in rounds_of_host]))
     if not rows:
         return None
     header = ["run", "host", "node", "rounds", "client steps", "busy s", "busy %", "most memory MB"]
@@ -148,10 +148,10 @@ def faults_section(runs: Sequence[Run]) -> Section:
         rounds = run.tables["rounds"].to_pylist()
         dropped = [row["dropped"] or 0 for row in rounds]
         late = [row["staleness"] or 0.0 for row in rounds]
-        shown = (sum(row["cohort"] or 0 for row in rounds), sum(dropped), sum(count > 0 for count in dropped))
+        sums = (sum(row["cohort"] or 0 for row in rounds), sum(dropped), sum(count > 0 for count in dropped))
         resumed = ", ".join(map(str, run.resumed)) or "never"
         mean = f"{np.mean(late) if late else 0.0:.3f}"
-        rows.append((run.label, run.status, resumed, *map(str, shown), mean))
+        rows.append((run.label, run.status, resumed, *map(str, sums), mean))
     header = ("run", "status", "resumed after round", "cohort, sum", "replies dropped", "rounds with drops")
     note = (
         "Dropped: late, too stale, or faulty under faults.bad_replies: drop. A step that ran again because "

@@ -165,9 +165,9 @@ def report_sections(sources: Sources, against: Sequence[str] = ()) -> list[Secti
     searched = [search_section(search) for search in sources.searches]
     if not sources.runs:  # a search none of whose trials has a value
         return searched
-    made = [make(sources.runs) for make in RUN_SECTIONS]
-    made.insert(1, against_section(sources.runs, against))  # below the metrics by round
-    rest = [section for section in made if section is not None]
+    sections = [make(sources.runs) for make in RUN_SECTIONS]
+    sections.insert(1, against_section(sources.runs, against))  # below the metrics by round
+    rest = [section for section in sections if section is not None]
     return [*searched, runs_section(sources.runs), *compared, *rest]
 
 

@@ -185,7 +185,7 @@ def _read_current_table(folder: Path, name: str, versions: str) -> pa.Table:
         table = read_table(folder / "tables", name)
     except DataError as error:
         raise RecipeError(f"{folder}: table {name} cannot be read: {error}") from None
-    missing = [one for one in SCHEMAS[name].names if one not in {*table.column_names, *NOT_SHOWN}]
+    missing = [column for column in SCHEMAS[name].names if column not in {*table.column_names, *NOT_SHOWN}]
     if missing:
         raise RecipeError(f"{folder}: table {name} has no column {', '.join(missing)}; {versions}")
     return table

@@ -58,8 +58,8 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             for metric in (
                 m for m in numbers["last"] if any(numbers[key][m] is not None for key in STATISTICS)
             ):
-                shown = [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]
-                rows.append((run.label, model, metric_title(metric), *shown, str(numbers["best_round"])))
+                cells = [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]
+                rows.append((run.label, model, metric_title(metric), *cells, str(numbers["best_round"])))
     if not rows:
         return None
     counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
@@ -130,8 +130,8 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
         for model, percents in _client_accuracies(run).items():
             pooled[series_name(runs, run, model)] += percents
             points = np.quantile(percents, [*QUANTILES.values()])
-            shown = [f"{value:.2f}" for value in (*points, np.mean(percents))]
-            rows.append((run.label, model, str(len(percents)), *shown))
+            cells = [f"{value:.2f}" for value in (*points, np.mean(percents))]
+            rows.append((run.label, model, str(len(percents)), *cells))
     if not rows:
         return None
     header = ("run", "model", "clients", *QUANTILES, "mean")
@@ -221,8 +221,8 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
             look = looks.setdefault(run.group, len(looks))
             lines[name].append(Line(look, *zip(*logged, strict=True)))
             values = [value for _, value in logged]
-            shown = [f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))]
-            rows.append((run.label, name, *shown))
+            cells = [f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))]
+            rows.append((run.label, name, *cells))
     images = {f"{path.stem}, {run.label}": base64_png(path) for run in runs for path in _last_drawn(run)}
     if not (rows or images):
         return None

@@ -122,7 +122,7 @@ def _curves(search: SearchResult) -> list[Picture]:
     return [lines_picture(f"{search.metric} (%) of every trial", lines, "round", "A line per trial")]
 
 
-def against_section(runs: Sequence[Run], asked: Sequence[str]) -> Section | None:
+def against_section(runs: Sequence[Run], axes: Sequence[str]) -> Section | None:
     """The headline against costs, a picture for each.
 
     Args:
@@ -135,22 +135,22 @@ def against_section(runs: Sequence[Run], asked: Sequence[str]) -> Section | None
     Raises:
         RecipeError: an axis that was asked for is none, or no run has such a cost.
     """
-    check_names("--against", asked, AXES)
+    check_names("--against", axes, AXES)
     headline = _headline(runs)
     if headline is None:
         return None
     looks, pictures, notes = series_looks(runs), list[Picture](), list[str]()
     curves, title = series_curves(runs, headline), metric_title(headline)
-    for axis in [axis for axis in AXES if axis in asked] or _own_axes(runs):
+    for axis in [axis for axis in AXES if axis in axes] or _own_axes(runs):
         lines, over = lines_over_cost(curves, looks, metric_scale(headline), axis), AXES[axis].title
         without = [name for name, line in zip(curves, lines, strict=True) if line.dotted]
         if len(without) < len(lines):
-            shown = f"{title}, by {over}"
-            described = f"{shown}: a line per row and model"
-            pictures.append(lines_picture(shown, lines, over, described, costs=True))
+            heading = f"{title}, by {over}"
+            described = f"{heading}: a line per row and model"
+            pictures.append(lines_picture(heading, lines, over, described, costs=True))
             if without:
                 notes.append(f"{over}: {in_words(without)} ({AXES[axis].none}): dotted, at the last value.")
-        elif asked:
+        elif axes:
             raise RecipeError(f"--against {axis}: no run has {over}, so there is nothing to draw")
     if not pictures:
         return None
@@ -175,7 +175,7 @@ def _headline(runs: Sequence[Run]) -> str | None:
 
     Clients' own models have no official test, and should not be missing beside a server's.
     """
-    found = [metric for run in runs for _, metric in run.curves]
-    counts = {metric: found.count(metric) for metric in HEADLINES}
+    metrics = [metric for run in runs for _, metric in run.curves]
+    counts = {metric: metrics.count(metric) for metric in HEADLINES}
     most = max(HEADLINES, key=counts.__getitem__)
     return most if counts[most] else None

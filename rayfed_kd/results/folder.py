@@ -76,10 +76,10 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     files.atomic_write(folder / CONFIG, header + text)
 
 
-def begun_recipe(folder: Path, asked: Recipe) -> Recipe:
+def begun_recipe(folder: Path, recipe: Recipe) -> Recipe:
     """The recipe of the run in a folder; if by_shape is asked for, that again in place of what it came to."""
     begun = load_recipe(folder / CONFIG)
-    return _vectorising(begun, "by_shape") if asked.local.vectorise == "by_shape" else begun
+    return _vectorising(begun, "by_shape") if recipe.local.vectorise == "by_shape" else begun
 
 
 def _vectorising(recipe: Recipe, vectorise: str | int) -> Recipe:
@@ -192,9 +192,9 @@ def changed_inputs(folder: Path) -> list[str]:
     """
     begun = read_environment(folder)
     code, named = begun.get("own_code", {}), begun.get("files", {})
-    found, there = code_of(code), named_files(named)
-    modules = [module for module, digest in code.items() if found.get(module) != digest]
-    changed = [f"another {name}" for name, digest in named.items() if there.get(name, digest) != digest]
+    code_now, files_now = code_of(code), named_files(named)
+    modules = [module for module, digest in code.items() if code_now.get(module) != digest]
+    changed = [f"another {name}" for name, digest in named.items() if files_now.get(name, digest) != digest]
     return [f"another {module}.py, or from here none is found" for module in modules] + changed
 
 

@@ -86,8 +86,8 @@ def unlike_models(names: Iterable[str]) -> list[str]:
 
     Returns: at most one sentence, without its final stop.
     """
-    shown = set(names)
-    if not shown & set(OWN) or shown <= set(OWN):
+    models = set(names)
+    if not models & set(OWN) or models <= set(OWN):
         return []
     return [
         "differences between clients' own models and a model for all clients are not like for like: a "
@@ -104,6 +104,6 @@ def model_notes(names: Iterable[str]) -> list[str]:
 
     Returns: one sentence without its final stop; none if every name says what it is.
     """
-    shown = set(names)
-    legend = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items() if name in shown)
+    models = set(names)
+    legend = "; ".join(f"{name}: {meaning}" for name, meaning in MEANINGS.items() if name in models)
     return [legend] if legend else []

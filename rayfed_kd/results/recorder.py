@@ -92,8 +92,8 @@ class RunRecorder:
                 self._on_event(event)
             except StopIteration:
                 self.ask_to_end(record.round)
-        for name, shown in record.shown.items():
-            self._in_background(self._pictures.draw_shown, record.round, name, shown)
+        for name, content in record.shown.items():
+            self._in_background(self._pictures.draw_shown, record.round, name, content)
         self._in_background(self._trackers.round, record.round, record.tables)
         if time.monotonic() - self._synced >= SYNC_S:
             self._synced = time.monotonic()
@@ -148,13 +148,13 @@ class RunRecorder:
     def _take_again(self, rounds: int) -> None:
         """Give the stop rule the rounds that a resumed run keeps."""
         if self._stop_rule is not None:
-            kept = RowsByRound(self._folder)
+            rows = RowsByRound(self._folder)
             for round_index in range(1, rounds + 1):
-                self._stop_rule.take(kept.of(round_index))
+                self._stop_rule.take(rows.of(round_index))
 
     def _in_background(self, work: Callable[..., None], *arguments: Any) -> None:
         # Done work without an error is forgotten: a long run draws thousands of times.
-        self._pending = [one for one in self._pending if not one.done() or one.exception()]
+        self._pending = [task for task in self._pending if not task.done() or task.exception()]
         self._pending.append(self._artist.submit(work, *arguments))
 
     def _event(self, record: Any) -> Event:

@@ -44,23 +44,23 @@ class RoundPictures:
         figure = bubble_figure(counts, self._setting.dataset.class_names, "Samples that clients hold")
         self._save_picture(figure, "partition")
 
-    def draw_shown(self, round_index: int, name: str, shown: Shown) -> None:
+    def draw_shown(self, round_index: int, name: str, content: Shown) -> None:
         """Draw what a method shows after a round under this name."""
         from rayfed_kd.protocol import ClassValues, Samples
 
-        if isinstance(shown, Samples):
-            self._draw_samples(round_index, shown)
+        if isinstance(content, Samples):
+            self._draw_samples(round_index, content)
             return
-        if not any(map(len, shown.values.values())):
+        if not any(map(len, content.values.values())):
             return  # no picture of nothing
         from rayfed_kd.results.charts.bars import class_values_figure, distribution_figure
 
-        values = {series: value.numpy() for series, value in shown.values.items()}
+        values = {series: value.numpy() for series, value in content.values.items()}
         names = self._setting.dataset.class_names
-        if isinstance(shown, ClassValues):
-            figure = class_values_figure(values, names, shown.quantity, round_index)
+        if isinstance(content, ClassValues):
+            figure = class_values_figure(values, names, content.quantity, round_index)
         else:
-            figure = distribution_figure(values, shown.quantity, round_index)
+            figure = distribution_figure(values, content.quantity, round_index)
         file = f"{name}-{round_index:06d}"
         self._save_picture(figure, file)
         rows = [

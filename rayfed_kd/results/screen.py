@@ -66,9 +66,9 @@ class Screen:
 
     def minute_text(self) -> str:
         """The same in a line, for a quiet minute."""
-        shown = self.shown()
-        left = f"about {shown.left}" if shown.left and shown.done is not None else shown.left
-        return "; ".join(filter(None, (shown.head, left, ", ".join(shown.facts))))
+        line = self.shown()
+        left = f"about {line.left}" if line.left and line.done is not None else line.left
+        return "; ".join(filter(None, (line.head, left, ", ".join(line.facts))))
 
     @property
     def live(self) -> bool:
@@ -171,8 +171,8 @@ def seconds_left(event: Mapping[str, Any], since_s: float = 0.0) -> float:
 
 def clock_text(seconds: float) -> str:
     """Seconds as hours, minutes and seconds: 3725 is `1:02:05`."""
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    total = round(seconds)
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
 
 def left_text(seconds: float | None) -> str:

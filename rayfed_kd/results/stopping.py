@@ -45,7 +45,7 @@ class StopRule:
         recipe, after = self._recipe, f"after round {row['round']}"
         if recipe.metric is not None:
             model = recipe.model or evaluated[-1]["model"]
-            value = next(one for one in evaluated if one["model"] == model).get(recipe.metric)
+            value = next(entry for entry in evaluated if entry["model"] == model).get(recipe.metric)
             self._without_better += 1
             if value is not None and value > self._best:  # NaN is not
                 self._best, self._without_better = value, 0

@@ -73,26 +73,26 @@ def check_method(
         RecipeError, RunError: the method refuses the recipe, or a step raised.
     """
     location = method if isinstance(method, str) else f"{method.__module__}:{method.__qualname__}"
-    whole = {**SMALL, **(recipe or {}), "method": {"name": location, **(options or {})}}
+    sections = {**SMALL, **(recipe or {}), "method": {"name": location, **(options or {})}}
     # One by one: a client of a group has other last bits than the same client alone, and no order of its own.
-    whole["local"] = {"vectorise": "off", **whole["local"]}
+    sections["local"] = {"vectorise": "off", **sections["local"]}
     find_own_modules()
-    asked = load_recipe(whole)
-    public = make_method(method_location(asked), asked.method).public
-    if public != "none" and "public" not in whole["partition"]:
-        whole["partition"] = {**whole["partition"], "public": _PUBLIC}
+    small = load_recipe(sections)
+    public = make_method(method_location(small), small.method).public
+    if public != "none" and "public" not in sections["partition"]:
+        sections["partition"] = {**sections["partition"], "public": _PUBLIC}
     with _undisturbed(), tempfile.TemporaryDirectory() as folder:
-        setting = prepare(whole).setting
+        setting = prepare(sections).setting
         _check_in_process(setting, Path(folder))
         if ray:
-            _check_on_ray(whole, Path(folder))
+            _check_on_ray(sections, Path(folder))
     sys.stdout.write(f"{_summary(location, setting, ray=ray)}\n")
 
 
 def _summary(location: str, setting: Setting, *, ray: bool) -> str:
     """Which rules the method was seen to keep, and on what."""
-    recipe, said = setting.recipe, (CLIENT_KEEPS, EVALUATES)  # rules and attributes of these names
-    left = {rule: "the method says nothing there" for rule in said if not getattr(setting.method, rule)}
+    recipe, rules = setting.recipe, (CLIENT_KEEPS, EVALUATES)  # rules and attributes of these names
+    left = {rule: "the method says nothing there" for rule in rules if not getattr(setting.method, rule)}
     if not ray:
         left[ON_RAY] = "ray=True does"
     checked = ", ".join(rule for rule in RULES if rule not in left)

@@ -22,9 +22,9 @@ from rayfed_kd.testing.rules import ContractError
 
 def global_generators() -> tuple[bytes, Any, Any]:
     """The states of the global generators of torch (CPU), NumPy and Python, in a comparable form."""
-    found = np.random.get_state(legacy=False)
-    key, place = found["state"]["key"].tobytes(), found["state"]["pos"]
-    numpy_state = (key, place, found["has_gauss"], found["gauss"])
+    state = np.random.get_state(legacy=False)
+    key, place = state["state"]["key"].tobytes(), state["state"]["pos"]
+    numpy_state = (key, place, state["has_gauss"], state["gauss"])
     return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
 
 
@@ -65,14 +65,14 @@ class OwnDraws:
 
 def own_attributes(method: Method[Any, Any]) -> dict[str, Any]:
     """Attribute -> id of its value, of a method and its classes; values of `cached_property` are left out."""
-    held = {f"self.{name}": id(value) for name, value in vars(method).items()}
+    ids = {f"self.{name}": id(value) for name, value in vars(method).items()}
     for kind in type(method).__mro__:
         if issubclass(kind, Method) and kind is not Method:
-            held |= {f"{kind.__name__}.{name}": id(value) for name, value in vars(kind).items()}
+            ids |= {f"{kind.__name__}.{name}": id(value) for name, value in vars(kind).items()}
     cached = {
         f"self.{n}" for n in vars(method) if isinstance(getattr(type(method), n, None), cached_property)
     }
-    return {name: value for name, value in held.items() if name not in cached}
+    return {name: value for name, value in ids.items() if name not in cached}
 
 
 def content(value: Any) -> tuple[str, list[tuple[str, bytes]]]:
@@ -94,18 +94,18 @@ class WatchedMethod:
         self._left: dict[int, tuple[Any, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._method, name)
-        return partial(self._call, found) if isinstance(found, MethodType) else found
+        attribute = getattr(self._method, name)
+        return partial(self._call, attribute) if isinstance(attribute, MethodType) else attribute
 
     def _call(self, called: MethodType, *arguments: Any) -> Any:
         if called.__name__ == "run_round":
             return self._round(called, *arguments)
-        ctx = next((one for one in arguments if isinstance(one, ClientContext)), None)
+        ctx = next((argument for argument in arguments if isinstance(argument, ClientContext)), None)
         if ctx is None:
             return called(*arguments)
         where = f"round {ctx.round}, client {ctx.client}, {called.__name__}"
         state = arguments[0] if len(arguments) > 1 else None
-        message = next((one for one in arguments if isinstance(one, Message)), Message())
+        message = next((argument for argument in arguments if isinstance(argument, Message)), Message())
         before, sent, draws = content(state), package_content(message), OwnDraws()
         left, as_it_was = self._left.get(ctx.client, (None, content(None)))
         if content(left) != as_it_was:

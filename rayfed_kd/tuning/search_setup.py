@@ -104,9 +104,9 @@ def prepare_search(
     return Search(recipe, space, judged, settings, trials, listed, place)
 
 
-def _number_of_trials(asked: int | None, space: Space) -> int:
+def _number_of_trials(option: int | None, space: Space) -> int:
     # Not `or`: 0 is refused below, and must not become the default.
-    samples = next((n for n in (asked, space.samples) if n is not None), DEFAULT_TRIALS)
+    samples = next((n for n in (option, space.samples) if n is not None), DEFAULT_TRIALS)
     if samples < 1:
         raise RecipeError(f"--samples {samples}: expected a number of trials of at least 1")
     if samples > MOST_TRIALS:

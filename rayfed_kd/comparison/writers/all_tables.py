@@ -68,9 +68,9 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
 def _missing_model(comparison: Comparison, judged: JudgedClaim) -> str | None:
     """What a row of the claim evaluates, if it is not what the claim names."""
     for label, model in (judged.higher, judged.lower):
-        there = list(dict.fromkeys(key[1] for key in comparison.curves if key[0] == label))
-        if there and model not in there:
-            return f"{label} evaluates no {model}; it has {', '.join(there)}"
+        models = list(dict.fromkeys(key[1] for key in comparison.curves if key[0] == label))
+        if models and model not in models:
+            return f"{label} evaluates no {model}; it has {', '.join(models)}"
     return None
 
 
@@ -112,12 +112,12 @@ def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
 
 def main_table(comparison: Comparison) -> TextTable:
     """Every row's metrics. The caption stands above it, the remarks beneath."""
-    shown = table_text.columns(comparison)
+    columns = table_text.columns(comparison)
     cells = [
-        [table_text.row_name(comparison, row), *(cell(row) for cell in shown.values())]
+        [table_text.row_name(comparison, row), *(cell(row) for cell in columns.values())]
         for row in comparison.rows
     ]
-    return TextTable(comparison.study.title, ["run", *shown], cells)
+    return TextTable(comparison.study.title, ["run", *columns], cells)
 
 
 def tables_beneath(comparison: Comparison) -> list[TextTable]:
@@ -153,12 +153,12 @@ _CHARACTERS = {entity: character for character, entity in _ENTITIES.items()}
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, in one line, also within a table."""
     one_line = " ".join(text.split())
-    return _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), one_line)
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), one_line)
 
 
 def unescaped(text: str) -> str:
     """The text that `escaped` was given, in one line."""
-    return _ESCAPED.sub(lambda found: found[1] or _CHARACTERS[found[0]], text)
+    return _ESCAPED.sub(lambda match: match[1] or _CHARACTERS[match[0]], text)
 
 
 def render_markdown(comparison: Comparison) -> str:
@@ -206,11 +206,11 @@ def cost_title(comparison: Comparison) -> str:
 
 def cost_table(comparison: Comparison) -> TextTable:
     """What runs cost: a row for each run, and where there is a target for each of its models."""
-    shown, by_model = cost_columns(comparison), comparison.study.target is not None
+    columns, by_model = cost_columns(comparison), comparison.study.target is not None
     rows = comparison.rows if by_model else [(label, "") for label in comparison.study.labels]
     names = [table_text.row_name(comparison, row) if by_model else row[0] for row in rows]
-    cells = [[name, *(cell(row) for cell in shown.values())] for name, row in zip(names, rows, strict=True)]
-    return TextTable(cost_title(comparison), ["run", *shown], cells)
+    cells = [[name, *(cell(row) for cell in columns.values())] for name, row in zip(names, rows, strict=True)]
+    return TextTable(cost_title(comparison), ["run", *columns], cells)
 
 
 def cost_columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
@@ -219,19 +219,19 @@ def cost_columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     def totals(of: Callable[[Sequence[RunTotals]], str]) -> Callable[[Row], str]:
         return lambda row: of(list(comparison.seed_totals(row[0]).values()))
 
-    shown = {title: totals(partial(_spent, name)) for title, name in SENT.items()}
+    columns = {title: totals(partial(_spent, name)) for title, name in SENT.items()}
     if _has_codec(comparison):
-        shown |= {f"without codec: {title}": totals(partial(_raw, name)) for title, name in SENT.items()}
+        columns |= {f"without codec: {title}": totals(partial(_raw, name)) for title, name in SENT.items()}
     if comparison.has_clock:
-        shown["simulated s"] = totals(partial(_spent, "sim_s"))
+        columns["simulated s"] = totals(partial(_spent, "sim_s"))
     if comparison.study.totals:
-        shown[FASTEST] = totals(lambda runs: f"{min(r.cost.wall_s for r in runs):,.1f}" if runs else "")
+        columns[FASTEST] = totals(lambda runs: f"{min(r.cost.wall_s for r in runs):,.1f}" if runs else "")
     if comparison.study.target is not None:
         to_target: Mapping[str, AxisName] = {**SENT, "simulated s": "sim_s"} if comparison.has_clock else SENT
-        shown["to target: rounds"] = lambda row: _rounds_text(comparison.costs(row)["rounds"])
+        columns["to target: rounds"] = lambda row: _rounds_text(comparison.costs(row)["rounds"])
         for title, name in to_target.items():
-            shown[f"to target: {title}"] = partial(_target_text, comparison, name)
-    return shown
+            columns[f"to target: {title}"] = partial(_target_text, comparison, name)
+    return columns
 
 
 def _spent(name: AxisName, runs: Sequence[RunTotals]) -> str:

@@ -30,8 +30,8 @@ def render_latex(comparison: Comparison) -> str:
 
     Returns: a `tabular` environment for each, without a final line break; labels and titles are escaped.
     """
-    told = [caption(comparison), *remarks(comparison)]
-    lines = [*map(_comment, told), *_tabular(main_table(comparison), " ".join(told))]
+    comments = [caption(comparison), *remarks(comparison)]
+    lines = [*map(_comment, comments), *_tabular(main_table(comparison), " ".join(comments))]
     for table in tables_beneath(comparison):
         lines += ["", "\\bigskip", _comment(table.title), *_tabular(table, f"{table.title}.")]
     return "\n".join(lines)

@@ -125,13 +125,13 @@ def _column(comparison: Comparison, rows: Sequence[Row], column: str) -> Iterato
     else:
         # Of the statistic that differences are of: their columns stand side by side.
         values = [comparison.values(row, column, "mean of last") for row in rows]
-        means = [statistics.fmean(own) for own in values if own]
+        means = [statistics.fmean(numbers) for numbers in values if numbers]
         better = next(c.better for row in rows for c in comparison.seed_curves(row, column).values())
         # As it is shown: rows that differ in no digit that stands there are both the best.
         best = table_text.mean_text([better(means)], column)
         texts = [
-            _math(text := table_text.mean_text(own, column), bold=text.split(" ")[0] == best)
-            for own in values
+            _math(text := table_text.mean_text(numbers, column), bold=text.split(" ")[0] == best)
+            for numbers in values
         ]
         yield metric_title(column), texts
 
@@ -139,8 +139,8 @@ def _column(comparison: Comparison, rows: Sequence[Row], column: str) -> Iterato
 def _difference(comparison: Comparison, row: Row) -> str:
     if (difference := comparison.difference(row)) is None:
         return ""
-    shown = _math(table_text.difference_text(difference, comparison.headline))
-    return f"{shown} {escape_latex(_other_baseline(comparison, row))}".rstrip()
+    text = _math(table_text.difference_text(difference, comparison.headline))
+    return f"{text} {escape_latex(_other_baseline(comparison, row))}".rstrip()
 
 
 def _other_baseline(comparison: Comparison, row: Row) -> str:
@@ -154,9 +154,9 @@ def _math(text: str, *, bold: bool = False) -> str:
     if not text:
         return ""
     mean, space, rest = text.partition(" ")
-    shown = rf"\mathbf{{{mean}}}" if bold else mean
+    number = rf"\mathbf{{{mean}}}" if bold else mean
     rest = rest.replace("±", r"\pm").replace("[", r"\ [")
-    return f"${shown}{space}{rest}$"
+    return f"${number}{space}{rest}$"
 
 
 def _caption(comparison: Comparison, columns: Sequence[str]) -> Iterator[str]:

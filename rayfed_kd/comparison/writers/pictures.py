@@ -64,7 +64,7 @@ def curves_picture(comparison: Comparison, metric: str, axis: AxisName | None = 
     scale, named = metric_scale(metric), _curves_by_name(comparison, metric)
     if axis is None:
         across = "round"
-        lines = [mean_line(look, own, scale, label=name) for look, (name, own) in enumerate(named.items())]
+        lines = [mean_line(look, runs, scale, label=name) for look, (name, runs) in enumerate(named.items())]
     else:
         across, looks = AXES[axis].title, {name: look for look, name in enumerate(named)}
         lines = lines_over_cost(named, looks, scale, axis)
@@ -101,8 +101,8 @@ def mean_line(
     values, x = scale * np.array([[value for value, _ in row] for row in points]), rounds
     if axis is not None:
         costs = np.array([[cost.along(axis) for _, cost in row] for row in points], dtype=float)
-        shown = (np.isfinite(costs) & (costs > 0)).all(axis=0)
-        values, x = values[:, shown], costs[:, shown].mean(axis=0).tolist()
+        drawable = (np.isfinite(costs) & (costs > 0)).all(axis=0)
+        values, x = values[:, drawable], costs[:, drawable].mean(axis=0).tolist()
     deviation = values.std(axis=0, ddof=1).tolist() if len(curves) > 1 else ()
     return Line(look, x, values.mean(axis=0).tolist(), deviation, label=label)
 

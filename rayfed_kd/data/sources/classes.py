@@ -85,7 +85,7 @@ def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...
     ordered = sorted(names, key=in_order)
     codes_of = {value: code for code, value in enumerate(ordered)}
     for part in parts[1:]:
-        unknown = [one for one in part.distinct if by_value(one) not in codes_of]
+        unknown = [entry for entry in part.distinct if by_value(entry) not in codes_of]
         if unknown:
             raise DataError(f"{part.where}: the class {shown(unknown[0])} is not in {train.where}")
     if ordered != list(range(len(ordered))) and not any(isinstance(value, str) for value in ordered):
@@ -98,6 +98,6 @@ def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...
         )
     codes = []
     for part in parts:
-        code_of = np.array([codes_of.get(by_value(one), -1) for one in part.distinct], np.int64)
+        code_of = np.array([codes_of.get(by_value(entry), -1) for entry in part.distinct], np.int64)
         codes.append(code_of[part.places])
     return codes, tuple(names[value] for value in ordered), notes

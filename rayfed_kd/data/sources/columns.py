@@ -146,14 +146,14 @@ def standardised(train: Numbers, test: Numbers | None) -> tuple[Parts, Array]:
     Returns: training and test rows, [n, width] float32; and which columns have one value, [width] bool.
     """
     start = _start(train)
-    values, there = _above(train, start), ~train.missing
+    values, present = _above(train, start), ~train.missing
     # Over the largest, so that squares of very large numbers are finite.
-    largest = np.where(there, np.abs(values), 0).max(axis=0, initial=0)
+    largest = np.where(present, np.abs(values), 0).max(axis=0, initial=0)
     largest[largest == 0] = 1
-    counts = np.maximum(there.sum(axis=0), 1)
-    shares = np.where(there, values / largest, 0)
+    counts = np.maximum(present.sum(axis=0), 1)
+    shares = np.where(present, values / largest, 0)
     mean = shares.sum(axis=0) / counts
-    deviation = np.sqrt((np.where(there, shares - mean, 0) ** 2).sum(axis=0) / counts)
+    deviation = np.sqrt((np.where(present, shares - mean, 0) ** 2).sum(axis=0) / counts)
     constant = deviation <= (0 if train.values.dtype.kind in "iu" else ROUNDING)
     divisor = np.where(constant, np.inf, deviation)
 
@@ -167,8 +167,8 @@ def standardised(train: Numbers, test: Numbers | None) -> tuple[Parts, Array]:
 
 def _start(train: Numbers) -> Any:
     """A whole number to count from, so that large ones keep their differences; 0 for other numbers."""
-    there = train.values[~train.missing]
-    return there[0] if len(there) and there.dtype.kind in "iu" else train.values.dtype.type(0)
+    values = train.values[~train.missing]
+    return values[0] if len(values) and values.dtype.kind in "iu" else train.values.dtype.type(0)
 
 
 def _above(part: Numbers, start: Any) -> Array:

@@ -122,9 +122,9 @@ def _check_beginning(file: Path, form: CsvForm) -> None:
     for mark, kind in OTHER_FILES.items():
         if head.startswith(mark):
             raise DataError(f"{file} is {kind}; expected CSV or Parquet")
-    if found := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", head):
+    if match := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", head):
         raise DataError(
-            f"{file} begins with the line sep={found[1].decode('latin-1')}, which spreadsheets alone read; "
+            f"{file} begins with the line sep={match[1].decode('latin-1')}, which spreadsheets alone read; "
             "expected the names of columns there, and the character as data.separator"
         )
     if codecs.lookup(form.encoding).name not in ("utf-8", "ascii") or file.suffix in (".gz", ".bz2"):
@@ -182,7 +182,7 @@ def _check_quotes(file: Path, table: pa.Table) -> None:
 
 
 def _printable(text: str) -> str:
-    return shortened("".join(one if one.isprintable() else repr(one)[1:-1] for one in text), 300)
+    return shortened("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text), 300)
 
 
 def _ungrouped(column: pa.ChunkedArray, form: CsvForm, missing: Sequence[str]) -> pa.ChunkedArray:
@@ -224,10 +224,10 @@ def stray_text(
     text, keys = texts[places[row]], list[str]()
     if other[places[row]] and kind == "number":
         keys.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')}")
-    if found := re.fullmatch(GROUPED, text):
-        keys.append(f"data.thousands={shown(found[1])}")
-        if found[3] and found[3][0] != form.decimal:
-            keys = [" ".join([f"data.decimal={shown(found[3][0])}", keys[-1]])]
+    if match := re.fullmatch(GROUPED, text):
+        keys.append(f"data.thousands={shown(match[1])}")
+        if match[3] and match[3][0] != form.decimal:
+            keys = [" ".join([f"data.decimal={shown(match[3][0])}", keys[-1]])]
     cure = " or ".join(keys) or f"data.null_values=[{shown(text)}]"
     return row, text, kind, f"{cure} reads it as a {'' if keys else 'missing '}{kind}"
 

@@ -55,23 +55,23 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
         raise RecipeError(f"{apart[0]} is listed as a feature as well", path="data.label_column")
     table, kinds, left_out = read.tables[0], dict[str, str](), list[str]()
     index = pandas_index(read.files[0])
-    for one in table.schema:
-        if one.name in apart:
+    for field in table.schema:
+        if field.name in apart:
             continue
-        what, called = meaning(one), shown(one.name) if one.name else "one without a name"
-        if one.name not in listed:
+        what, called = meaning(field), shown(field.name) if field.name else "one without a name"
+        if field.name not in listed:
             if what == NOTHING:
                 left_out.append(f"{called}, which has no values")
                 continue
-            if ROW_NUMBERS.fullmatch(one.name) or one.name in index:
-                if counts_rows(table.column(one.name)):
+            if ROW_NUMBERS.fullmatch(field.name) or field.name in index:
+                if counts_rows(table.column(field.name)):
                     left_out.append(f"{called}, which numbers the rows, as pandas' index does")
                     continue
                 read.notes.append(
-                    f"{shown(one.name)}, an index of pandas, is a feature; "
-                    f"data.leave_out=[{one.name!r}] leaves it out"
+                    f"{shown(field.name)}, an index of pandas, is a feature; "
+                    f"data.leave_out=[{field.name!r}] leaves it out"
                 )
-        kinds[one.name] = what
+        kinds[field.name] = what
     if left_out:
         read.notes.append(f"columns that are left out: {'; '.join(left_out)}")
     return kinds

@@ -92,10 +92,10 @@ def source_facts(name: str) -> dict[str, Any]:
     """
     summary = " ".join(SOURCES.find(name, "data.name").__doc__.strip().split("\n\n")[0].split())
     known = known_sets().get(name)
-    said = {"name": name, "summary": summary}
+    facts = {"name": name, "summary": summary}
     if known is None:
-        return said
-    return {**said, "reads": known.reads, **known.model_dump(include={"size", "licence", "files"})}
+        return facts
+    return {**facts, "reads": known.reads, **known.model_dump(include={"size", "licence", "files"})}
 
 
 def _named(name: str, read: Read, fitting: Fitting = AS_IT_IS) -> Callable[[Path], Source]:
@@ -117,8 +117,8 @@ def _named(name: str, read: Read, fitting: Fitting = AS_IT_IS) -> Callable[[Path
                     decode = partial(_of_shards, known, place, files, tested, fitting)
                     return Source((*files, *tested), {"layout": "shards"}, decode)
             if any(root.glob(known.patterns[0])):
-                files = sorted({file for one in known.patterns for file in root.glob(one) if file.is_file()})
-                return Source(files, {"layout": "files"}, partial(_of_files, known, root, read))
+                paths = {file for mask in known.patterns for file in root.glob(mask) if file.is_file()}
+                return Source(sorted(paths), {"layout": "files"}, partial(_of_files, known, root, read))
         raise DataError(
             f"data {name} is not in {folder.resolve()}: looked there and in its folder {name} for "
             f"{'; '.join(known.reads)}. Set data.folder or RAYFED_KD_DATA to where it lies, or fetch it "
@@ -157,8 +157,8 @@ def _of_files(known: KnownSet, root: Path, read: Read) -> RawDataset:
 def _checked(known: KnownSet, root: Path, train: Split, test: Split | None) -> RawDataset:
     """Refuses another set's files: a folder of CIFAR-10 read as MNIST would go unnoticed."""
     if train.images.shape[1:] != known.shape:
-        found = train.images.shape[1:]
-        raise DataError(f"data {known.name} in {root}: images are {found}, expected {known.shape}")
+        shape = train.images.shape[1:]
+        raise DataError(f"data {known.name} in {root}: images are {shape}, expected {known.shape}")
     return RawDataset(train, test, known.class_names, known.mean, known.std)
 
 
@@ -212,7 +212,7 @@ def _read_svhn(root: Path, train: bool) -> Split:
 def _read_cinic10(root: Path, train: bool) -> Split:
     known, part = known_sets()["cinic10"], "train" if train else "test"
     files = {name: sorted((root / part / name).glob("*.png")) for name in known.class_names}
-    if empty := [f"{part}/{name}" for name, own in files.items() if not own]:
+    if empty := [f"{part}/{name}" for name, images in files.items() if not images]:
         raise DataError(f"no *.png in {', '.join(empty[:3])} ({len(empty)} folders)")
     return split_of_files(files, known.class_names, COLOURED, known.shape)
 

@@ -51,8 +51,8 @@ def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
         test_name = None  # images without classes, as competitions have them
     notes, left_out = list[str](), Counter[str]()
     if train_name == WHOLE:
-        own = {name: path for name, path in folders.items() if name != test_name}
-        trained = _files_by_class(folder, own, left_out)
+        classes = {name: path for name, path in folders.items() if name != test_name}
+        trained = _files_by_class(folder, classes, left_out)
     else:
         unused = [name for name in folders if name not in (train_name, test_name)]
         if unused or (train_name, test_name) != ("train", "test"):
@@ -88,23 +88,23 @@ def _parts(
     for name, option in ((train, "data.train"), (test, "data.test")):
         if name not in (None, WHOLE) and not (folder / str(name)).is_dir():
             raise DataError(f"{option} = {shown(name)}: there is no folder {(folder / str(name)).resolve()}")
-    found = {part: [name for name in folders if _part_named(name) == part] for part in PARTS}
-    for option, given in (("train", train), ("test", test)):
-        if given is None and train != WHOLE and len(found[option]) > 1:
+    fitting = {part: [name for name in folders if _part_named(name) == part] for part in PARTS}
+    for option, chosen in (("train", train), ("test", test)):
+        if chosen is None and train != WHOLE and len(fitting[option]) > 1:
             raise DataError(
-                f"{folder}: {in_words(found[option])} may be the {option} part; data.{option} says which is"
+                f"{folder}: {in_words(fitting[option])} may be the {option} part; data.{option} says which is"
             )
-    if train is None and not found["train"]:
-        if named := [name for name in (*found["test"], *found["validation"]) if name != test]:
+    if train is None and not fitting["train"]:
+        if named := [name for name in (*fitting["test"], *fitting["validation"]) if name != test]:
             raise DataError(
                 f"{folder}: the folder {named[0]} is named as a part of a data set, and there is no folder "
                 f"train; data.train=NAME says which folder trains, data.train={WHOLE} that all are classes"
             )
         return WHOLE, test
     if train is None:
-        train = found["train"][0]
-    if test is None and train != WHOLE and found["test"]:
-        test = found["test"][0]
+        train = fitting["train"][0]
+    if test is None and train != WHOLE and fitting["test"]:
+        test = fitting["test"][0]
     return train, test
 
 
@@ -119,7 +119,7 @@ def _hidden(name: str) -> bool:
 def _part_named(name: str) -> str | None:
     """The part that a folder is named as, as train; None for other names."""
     words = set(filter(None, re.split(r"[^a-z]+", name.casefold())))
-    return next((part for part, own in PARTS.items() if words & own and words <= own | BESIDE), None)
+    return next((part for part, names in PARTS.items() if words & names and words <= names | BESIDE), None)
 
 
 def _is_image(path: Path) -> bool:
@@ -168,9 +168,9 @@ def _files_by_class(
             f"{part.resolve()} has one folder, {folder.name}, which would be the only class; data.folder="
             f"{folder} has the folders {shortened(', '.join(inner))}"
         )
-    if not empty and (none := [name for name, own in files.items() if not own]):
-        there = Counter(path.suffix or path.name for path in folders[none[0]].rglob("*") if path.is_file())
-        have = f", only {', '.join(f'{count} {kind}' for kind, count in there.items())}" if there else ""
+    if not empty and (none := [name for name, images in files.items() if not images]):
+        endings = Counter(path.suffix or path.name for path in folders[none[0]].rglob("*") if path.is_file())
+        have = f", only {', '.join(f'{count} {kind}' for kind, count in endings.items())}" if endings else ""
         raise DataError(
             f"{folders[none[0]].resolve()} has no images ({kinds}){have}; every folder is a class"
         )

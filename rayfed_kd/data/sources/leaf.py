@@ -24,10 +24,10 @@ def femnist(folder: Path) -> Source:
     Reads all_data/*.json, or train/*.json and test/*.json, below the folder or its folder femnist.
     """
     for root in (folder, folder / "femnist", folder / "femnist" / "data"):
-        whole = sorted(root.glob("all_data/*.json"))
-        train = whole or sorted(root.glob("train/*.json"))
+        files = sorted(root.glob("all_data/*.json"))
+        train = files or sorted(root.glob("train/*.json"))
         if train:
-            test = [] if whole else sorted(root.glob("test/*.json"))
+            test = [] if files else sorted(root.glob("test/*.json"))
             return Source((*train, *test), {}, partial(_decoded, train, test))
     raise DataError(
         f"data femnist is not in {folder.resolve()}: looked there and in its folder femnist for "
@@ -65,10 +65,10 @@ def _read(files: Sequence[Path]) -> tuple[Split, Array]:
 def _whole(labels: Sequence[float]) -> Array:
     """[n] int64 of n whole numbers."""
     values = np.asarray(labels)
-    whole: Array = values.astype(np.int64)
-    if not np.array_equal(values, whole):
+    numbers: Array = values.astype(np.int64)
+    if not np.array_equal(values, numbers):
         raise ValueError("labels that are no whole numbers")
-    return whole
+    return numbers
 
 
 def _pixels(samples: Sequence[Sequence[float]]) -> Array:

@@ -65,13 +65,13 @@ def synthetic_text(
             texts.append(" ".join(sources[kind][int(stream.integers(len(sources[kind])))] for kind in drawn))
         tokens = tokens_of(texts, length, vocabulary)
         test = Split(tokens[samples:], labels[samples:]) if test_samples else None
-        own = writers[:samples]
+        used = writers[:samples]
         return RawDataset(
             Split(tokens[:samples], labels[:samples]),
             test,
             tuple(words_of["topics"]),
-            writers=own,
-            columns={"author": own},
+            writers=used,
+            columns={"author": used},
             sample=TextShape(length, vocabulary),
         )
 

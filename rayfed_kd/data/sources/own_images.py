@@ -58,7 +58,7 @@ def image_folder(
         splits = with_test(split_of_files(tree.train, names, fitting), test, test_fraction, split_seed)
         return RawDataset(*splits, names, notes=tuple(tree.notes))
 
-    every = tuple(file for part in (tree.train, tree.test) for own in part.values() for file in own)
+    every = tuple(file for part in (tree.train, tree.test) for images in part.values() for file in images)
     # The names, because that of a single class is in all paths; the notes, because what is left out is not
     # among the files.
     return Source(every, {"names": names, "notes": tree.notes}, decode)
@@ -75,8 +75,8 @@ def split_of_files(
         fitting: what images are made into.
         shape: that all have; empty: that of the first.
     """
-    labels = [names.index(name) for name, own in files.items() for _ in own]
-    every = [file for own in files.values() for file in own]
+    labels = [names.index(name) for name, images in files.items() for _ in images]
+    every = [file for images in files.values() for file in images]
     return Split(load_images(every, every, fitting, shape), np.array(labels, np.int64))
 
 
@@ -151,8 +151,8 @@ def files_of(folder: Path, pattern: str, option: str) -> list[Path]:
     except ValueError as error:  # of `a**`, for example
         raise DataError(f"{option} = {shown(pattern)}: {error}") from None
     if not files:
-        there = sorted(file for file in folder.rglob("*") if file.is_file())
-        near = ([file for file in there if file.suffix == path.suffix] or there)[:3]
+        paths = sorted(file for file in folder.rglob("*") if file.is_file())
+        near = ([file for file in paths if file.suffix == path.suffix] or paths)[:3]
         hint = f" There are {in_words(str(file.relative_to(folder)) for file in near)}." if near else ""
         raise DataError(
             f"{option} = {shown(pattern)} names no file in {folder.resolve()}; expected the path or glob of "

@@ -139,7 +139,7 @@ def tabular(
         rows = Rows(read, form, missing == "mean")
         return rows.dataset(*chosen, label_column, client_column, categories)
 
-    return Source((*files, *(image for own in images.values() for image in own)), {}, decode)
+    return Source((*files, *(image for part in images.values() for image in part)), {}, decode)
 
 
 csv = tabular  # the same, by the name that most look for

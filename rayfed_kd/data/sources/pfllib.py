@@ -71,18 +71,18 @@ def _decoded(folder: Path, files: Mapping[str, Sequence[Path]], classes: Any) ->
     ordered = [(client, part) for client in range(len(files["train"])) for part in ("train", "test")]
     for client, part in decoded(ordered, len(ordered)):
         file = files[part][client]
-        own, own_labels = _read_client(file)
-        if not len(own):
+        arrays, own_labels = _read_client(file)
+        if not len(arrays):
             continue
-        if samples and (own.shape[1:], own.dtype) != (samples[0].shape[1:], samples[0].dtype):
+        if samples and (arrays.shape[1:], arrays.dtype) != (samples[0].shape[1:], samples[0].dtype):
             raise DataError(
-                f"{file}: samples are {own.shape[1:]} {own.dtype}, those of the files before "
+                f"{file}: samples are {arrays.shape[1:]} {arrays.dtype}, those of the files before "
                 f"{samples[0].shape[1:]} {samples[0].dtype}; expected one kind"
             )
-        samples.append(own)
+        samples.append(arrays)
         labels.append(own_labels)
-        writers.append(np.full(len(own), client))
-        held_out.append(np.full(len(own), part == "test"))
+        writers.append(np.full(len(arrays), client))
+        held_out.append(np.full(len(arrays), part == "test"))
     if not samples:
         raise DataError(f"{folder}: no samples in any file")
     every = np.concatenate(labels)
@@ -113,8 +113,8 @@ def _read_client(file: Path) -> tuple[Array, Array]:
         content = _read_pickled(file)
         samples, labels = _samples(content["x"]), np.asarray(content["y"])
     except Exception as error:  # a damaged pickle may end in any
-        told = shortened(" ".join(str(error).split()), 300)
-        raise DataError(f"{file}: not as PFLlib writes it ({type(error).__name__}: {told})") from None
+        message = shortened(" ".join(str(error).split()), 300)
+        raise DataError(f"{file}: not as PFLlib writes it ({type(error).__name__}: {message})") from None
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(samples):
         raise DataError(
             f"{file}: y is {labels.dtype} of {labels.shape}; expected a whole number for each of "
@@ -156,10 +156,10 @@ def _as_pixels(values: Array) -> tuple[Array, tuple[tuple[float, ...] | None, tu
             pixels = np.empty(values.shape, dtype=np.uint8)
             for place, sample in enumerate(values):
                 levels = (sample.astype(np.float64) * deviation + mean) * 255
-                whole = np.round(levels)
-                if np.abs(levels - whole).max() > WHOLE or whole.min() < 0 or whole.max() > 255:
+                rounded = np.round(levels)
+                if np.abs(levels - rounded).max() > WHOLE or rounded.min() < 0 or rounded.max() > 255:
                     break
-                pixels[place] = whole
+                pixels[place] = rounded
             else:
                 channels = values.shape[1]
                 return pixels, ((mean,) * channels, (deviation,) * channels)
@@ -175,8 +175,8 @@ def _read_pickled(file: Path) -> Any:
     shape, _, dtype = read[version](stored)
     if not dtype.hasobject:
         raise ValueError(f"data is an array of {dtype}, expected a pickled mapping")
-    held = np.asarray(PlainUnpickler(stored).load(), dtype=object).reshape(shape)
-    content = held.item()
+    unpickled = np.asarray(PlainUnpickler(stored).load(), dtype=object).reshape(shape)
+    content = unpickled.item()
     if not isinstance(content, dict):
         raise ValueError(f"data is a {type(content).__name__}, expected a mapping of x and y")
     return content

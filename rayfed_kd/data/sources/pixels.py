@@ -95,8 +95,8 @@ def load_images(
     images = np.empty((len(encoded), *expected), np.uint8)
 
     def load(start: int) -> None:
-        for place, one in enumerate(encoded[start : start + STRETCH], start):
-            pixels = fitting.applied(decode_image(one, names[place]))
+        for place, image in enumerate(encoded[start : start + STRETCH], start):
+            pixels = fitting.applied(decode_image(image, names[place]))
             if pixels.shape != expected:
                 raise DataError(
                     f"{names[place]}: an image of {pixels.shape}; expected {expected} (channels, height, "

@@ -123,7 +123,7 @@ def read_labelled(
     for file in files:
         tables.append(read_table(file, form, label, others, texts))
         # What is text in the training file is text in the test file, whatever its few rows look like.
-        texts = [one.name for one in tables[0].schema if meaning(one) == "texts"]
+        texts = [field.name for field in tables[0].schema if meaning(field) == "texts"]
     labels = [class_labels(file, table, label) for file, table in zip(files, tables, strict=True)]
     codes, names, notes = number_classes(labels)
     test_rows = held_out_rows(codes[0], *test) if len(files) == 1 else None
@@ -179,8 +179,8 @@ def is_parquet(file: Path) -> bool:
 
 def _written_schema(stored: pq.ParquetFile) -> pa.Schema | None:
     """The schema of the table that Arrow, or pandas through it, wrote to the file; None for other writers."""
-    kept = (stored.metadata.metadata or {}).get(b"ARROW:schema")
-    return None if kept is None else pa.ipc.read_schema(pa.BufferReader(base64.b64decode(kept)))
+    schema = (stored.metadata.metadata or {}).get(b"ARROW:schema")
+    return None if schema is None else pa.ipc.read_schema(pa.BufferReader(base64.b64decode(schema)))
 
 
 def pandas_index(file: Path) -> set[str]:
@@ -237,8 +237,8 @@ def client_codes(file: Path, table: pa.Table, name: str) -> Array:
 
 def counts_rows(column: pa.ChunkedArray, least: int = 0) -> bool:
     """Whether a column of more than `least` rows has another whole number in every one."""
-    whole = pa.types.is_integer(column.type) and not column.null_count and len(column) > least
-    return bool(whole and pc.count_distinct(column).as_py() == len(column))
+    counts = pa.types.is_integer(column.type) and not column.null_count and len(column) > least
+    return bool(counts and pc.count_distinct(column).as_py() == len(column))
 
 
 def group_codes(table: pa.Table, name: str) -> Array | None:

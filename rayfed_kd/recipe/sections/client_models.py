@@ -23,7 +23,7 @@ GROUP_FEATURES = 512  # HtFLlib's feature_dim
 def groups() -> Mapping[str, Sequence[Named]]:
     """The named groups of models."""
     listed = read_yaml_file(Path(__file__).with_name("groups.yaml"), "table of groups")
-    return {name: [ByName.model_validate(entry) for entry in own] for name, own in listed.items()}
+    return {name: [ByName.model_validate(entry) for entry in members] for name, members in listed.items()}
 
 
 def name_key(path: str) -> str:

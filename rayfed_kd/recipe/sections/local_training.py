@@ -56,8 +56,8 @@ class OptimizerRecipe(Strict):
         """The arguments of its constructor in `torch.optim`; a pair is a list."""
         # These fields are those of every optimiser; 0 and false say nothing where one has no such option.
         fields = {"momentum": self.momentum, "nesterov": self.nesterov, "weight_decay": self.weight_decay}
-        own = {name: value for name, value in fields.items() if value or name in defaults(self.name)}
-        return {"lr": self.lr, **own, **(self.model_extra or {})}
+        options = {name: value for name, value in fields.items() if value or name in defaults(self.name)}
+        return {"lr": self.lr, **options, **(self.model_extra or {})}
 
 
 class ClipRecipe(Strict):
@@ -193,8 +193,8 @@ class LocalRecipe(Strict):
             size: of a whole batch, where a method has one of its own; None: `batch_size`.
         """
         size = size or self.batch_size
-        whole, rest = divmod(samples, size)
-        sizes = [size] * whole
+        full, rest = divmod(samples, size)
+        sizes = [size] * full
         if rest and (not sizes or self.last_batch == "keep"):
             sizes.append(rest)
         elif rest and self.last_batch == "join":

@@ -82,8 +82,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     for option, value in options.items():
         if option not in known:
             near = nearest(option, known)
-            there = "" if near else f" There are: {', '.join(sorted(known))}."
-            raise OptionError(f"{shown(option)} is no option of {name}.{there}", option, near)
+            listed = "" if near else f" There are: {', '.join(sorted(known))}."
+            raise OptionError(f"{shown(option)} is no option of {name}.{listed}", option, near)
         if not _like(value, known[option]):
             raise OptionError(f"{option} = {shown(value)}: expected {_kind(known[option])}")
     import torch
@@ -104,7 +104,7 @@ def _like(value: Any, default: Any) -> bool:
         return isinstance(value, bool)
     if isinstance(default, list):
         same_length = isinstance(value, list) and len(value) == len(default)
-        return same_length and all(_like(one, 0.0) for one in value)
+        return same_length and all(_like(item, 0.0) for item in value)
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

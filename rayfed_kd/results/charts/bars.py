@@ -69,8 +69,8 @@ def draw_bars(axes: Axes, bars: Mapping[str, Mapping[int, float]], unit: str, pa
             colour = palette[look % len(palette)]
             axes.barh(place, value, left=left, height=0.4, color=colour, linewidth=0)
             left += value
-        shown = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
-        axes.annotate(shown, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
+        label = name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
+        axes.annotate(label, (0, place), (1, 9), textcoords="offset points", fontsize=8.5)
     axes.set(xlabel=unit, ylim=(len(bars) - 0.5, -0.9), yticks=[])
 
 
@@ -99,14 +99,14 @@ def distribution_figure(values: Mapping[str, Array], quantity: str, round_index:
         quantity: what the values are; the axis' label.
         round_index: the round that they are of.
     """
-    shown = {series: numbers[np.isfinite(drawable(numbers))] for series, numbers in values.items()}
-    every = np.concatenate([*shown.values(), [] if any(map(len, shown.values())) else [0.0]])
+    finite = {series: numbers[np.isfinite(drawable(numbers))] for series, numbers in values.items()}
+    every = np.concatenate([*finite.values(), [] if any(map(len, finite.values())) else [0.0]])
     low, high = float(every.min()), float(every.max())
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):  # too near to each other for edges between them
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
     figure = Figure(figsize=(4.2 * len(values), 3.2), layout="constrained")
-    for place, (series, numbers) in enumerate(shown.items()):
+    for place, (series, numbers) in enumerate(finite.items()):
         axes = figure.add_subplot(1, len(values), place + 1)
         axes.hist(numbers, bins=[float(edge) for edge in edges], color=COLOURS[place % len(COLOURS)])
         axes.set(xlabel=quantity, ylabel="how many", title=f"{series}, round {round_index}")

@@ -47,7 +47,7 @@ class CoefficientPanel:
         """Where a value lies, in the coefficient's own units; of a choice the value's number."""
         if self.kind != "choice":
             return float(value)
-        return float([_json_text(one) for one in self.values].index(_json_text(value)))
+        return float([_json_text(choice) for choice in self.values].index(_json_text(value)))
 
 
 def _json_text(value: Any) -> str:

@@ -65,14 +65,14 @@ class Panels:
     ) -> None:
         columns, rows = min(columns, count), -(-count // columns)
         (width, height), beside = size, MARK + LETTER * max(map(len, legend)) if legend else 0.0
-        whole = columns * width + beside, rows * height
-        self.figure = ShownFigure(figsize=whole)
+        inches = columns * width + beside, rows * height
+        self.figure = ShownFigure(figsize=inches)
         self.axes: list[Axes] = []
         for place in range(count):
             row, column = divmod(place, columns)
             left, below = column * width + LEFT, (rows - row - 1) * height + BOTTOM
             wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
-            box = left / whole[0], below / whole[1], wide / whole[0], high / whole[1]
+            box = left / inches[0], below / inches[1], wide / inches[0], high / inches[1]
             self.axes.append(self.figure.add_axes(box))
 
 

@@ -78,6 +78,6 @@ def _mosaic(images: Array, titles: Sequence[str], grid: tuple[int, int], heading
         axes.text(left + width / 2, top - 0.15 * gap_y, title, ha="center", va="bottom", fontsize=6)
         if title and np.isnan(image).all():
             axes.text(left + width / 2, top + height / 2, "none", ha="center", va="center", fontsize=6)
-    shown = canvas[..., 0] if channels == 1 else np.where(np.isnan(canvas), 1.0, canvas)
-    axes.imshow(np.ma.masked_invalid(shown), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    pixels = canvas[..., 0] if channels == 1 else np.where(np.isnan(canvas), 1.0, canvas)
+    axes.imshow(np.ma.masked_invalid(pixels), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     return figure

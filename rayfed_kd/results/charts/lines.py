@@ -146,17 +146,17 @@ def curves_figure(metrics: pa.Table) -> Figure | None:
     Returns: None if no metric has a value.
     """
     rows = metrics.to_pylist()
-    shown = [m for m in TITLES if m != "ua" and any(row[m] is not None for row in rows)]
-    if not shown:
+    drawn = [m for m in TITLES if m != "ua" and any(row[m] is not None for row in rows)]
+    if not drawn:
         return None
     models = sorted({row["model"] for row in rows})
-    panels = Panels(len(shown), len(shown), (4.2, 3.4), legend=tuple(models))
-    for axes, metric in zip(panels.axes, shown, strict=True):
+    panels = Panels(len(drawn), len(drawn), (4.2, 3.4), legend=tuple(models))
+    for axes, metric in zip(panels.axes, drawn, strict=True):
         lines = []
         for look, model in enumerate(models):
-            own = [row for row in rows if row["model"] == model and row[metric] is not None]
-            values = [metric_scale(metric) * row[metric] for row in own]
-            lines.append(Line(look, [row["round"] for row in own], values, label=model))
+            points = [row for row in rows if row["model"] == model and row[metric] is not None]
+            values = [metric_scale(metric) * row[metric] for row in points]
+            lines.append(Line(look, [row["round"] for row in points], values, label=model))
         draw_lines(axes, lines, "round")
         axes.set_title(TITLES[metric])
         axes.grid(alpha=0.3)
@@ -196,8 +196,8 @@ class Interval(NamedTuple):
 def palette() -> Sequence[str]:
     """The colours in use: those of matplotlib's style in force, or ours where it is matplotlib's own."""
     cycle = rcParams["axes.prop_cycle"]
-    own: Sequence[str] = cycle.by_key().get("color", COLOURS)
-    return COLOURS if cycle == rcParamsDefault["axes.prop_cycle"] else own
+    colours: Sequence[str] = cycle.by_key().get("color", COLOURS)
+    return COLOURS if cycle == rcParamsDefault["axes.prop_cycle"] else colours
 
 
 def column_lines(lines: Sequence[Line], title: str, width: float) -> ShownFigure:
@@ -229,10 +229,10 @@ def intervals_figure(intervals: Sequence[Interval], title: str, width: float) ->
     figure = ShownFigure(figsize=(width, 0.6 + ROW * len(intervals)), layout="constrained")
     axes, places, colour = figure.add_subplot(), range(len(intervals)), palette()[0]
     axes.axvline(0.0, color="0.6", linewidth=0.8)
-    for place, one in enumerate(intervals):
-        look: dict[str, Any] = {"color": colour, "markerfacecolor": colour if one.decided else "white"}
-        axes.errorbar(one.mean, place, xerr=one.half_width, fmt="o", markersize=4, **look)
-    axes.set_yticks(places, [one.name for one in intervals])
+    for place, interval in enumerate(intervals):
+        look: dict[str, Any] = {"color": colour, "markerfacecolor": colour if interval.decided else "white"}
+        axes.errorbar(interval.mean, place, xerr=interval.half_width, fmt="o", markersize=4, **look)
+    axes.set_yticks(places, [interval.name for interval in intervals])
     axes.set_ylim(len(intervals) - 0.5, -0.5)
     axes.set_xlabel(title)
     return figure

@@ -34,10 +34,10 @@ def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figu
         class_names: [classes].
         title: the heading.
     """
-    shown = counts[:MOST_CLIENTS]
-    if len(shown) < len(counts):
+    drawn = counts[:MOST_CLIENTS]
+    if len(drawn) < len(counts):
         title = f"{title}: first {MOST_CLIENTS} of {len(counts)} clients"
-    clients, classes = shown.shape
+    clients, classes = drawn.shape
     figure = ShownFigure(figsize=(_side(clients), _side(classes)), layout="constrained")
     axes = figure.add_subplot()
     axes.set(
@@ -47,8 +47,8 @@ def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figu
     named = _tick_places(classes)
     axes.set_yticks(named, [class_names[place] for place in named], fontsize=7)
     look: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.8, "linewidths": 0}
-    most = max(int(shown.max()), 1)
-    client, label = np.nonzero(shown)
+    most = max(int(drawn.max()), 1)
+    client, label = np.nonzero(drawn)
     bubbles = axes.scatter(client, label, **look)
     for share in LEGEND_SHARES:
         axes.scatter([], [], s=LARGEST_BUBBLE, label=f"{max(1, round(share * most))}", **look)
@@ -58,7 +58,7 @@ def bubble_figure(counts: Array, class_names: Sequence[str], title: str) -> Figu
     lower, upper = axes.transData.transform([(0, 0), (1, 1)])
     points = float(min(upper - lower)) / figure.dpi * 72  # of a cell's shorter side
     largest = min(LARGEST_BUBBLE, (FILLED * points) ** 2)
-    bubbles.set_sizes(shown[client, label] / most * largest)
+    bubbles.set_sizes(drawn[client, label] / most * largest)
     keys: list[Any] = legend.legend_handles
     for key, share in zip(keys, LEGEND_SHARES, strict=True):
         key.set_sizes([share * largest])

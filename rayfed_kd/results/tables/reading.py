@@ -144,7 +144,7 @@ class RowsByRound:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._tables = {name: (one, one["round"].to_numpy()) for name, one in read_tables(folder).items()}
+        self._tables = {name: (rows, rows["round"].to_numpy()) for name, rows in read_tables(folder).items()}
 
     def of(self, round_index: int) -> dict[str, list[dict[str, Any]]]:
         """Table -> its rows of a round; none if there are none."""

@@ -40,9 +40,9 @@ class TableWriter:
 
     def _go_on(self, name: str, after_round: int | None) -> None:
         """Make a table's rows up to a round its stream. After a kill in the middle, it is done again."""
-        there = table_rows(self._folder / name, name, until_round=after_round)
+        written = table_rows(self._folder / name, name, until_round=after_round)
         # A table of an earlier version may lack a column.
-        table = pa.concat_tables([SCHEMAS[name].empty_table(), there], promote_options="default")
+        table = pa.concat_tables([SCHEMAS[name].empty_table(), written], promote_options="default")
         rows = self._rows[name] = Counter(table["round"].to_pylist())
         if rows:
             ends = accumulate(rows.values())

@@ -51,8 +51,8 @@ Read = Callable[[Path], Shard]
 def label_array(labels: Sequence[Any]) -> Array:
     """[n] int64 of whole numbers; of other labels their texts, as objects."""
     values = [by_value(label) for label in labels]
-    whole = all(isinstance(value, int) for value in values)
-    return np.array(values, np.int64) if whole else np.array([*map(str, values)], object)
+    integers = all(isinstance(value, int) for value in values)
+    return np.array(values, np.int64) if integers else np.array([*map(str, values)], object)
 
 
 def table_reader(image_column: str | None, label_column: str | None) -> Read:
@@ -80,8 +80,8 @@ def table_reader(image_column: str | None, label_column: str | None) -> Read:
         label = table.column_names[1]
         names = _class_names(file, table.schema, label)
         classes = class_labels(file, plain_table(table.select([label])), label)
-        own = label_array(classes.distinct)[classes.places]
-        return Shard(_encoded(file, table.column(0)), own, names)
+        codes = label_array(classes.distinct)[classes.places]
+        return Shard(_encoded(file, table.column(0)), codes, names)
 
     return read
 
@@ -157,11 +157,11 @@ def tar_reader(image: str | None, label: str | None) -> Read:
         samples = _samples(file)
         pictures, labels = list[bytes](), list[Any]()
         for key, sample in samples.items():
-            usual = [one for one in sample if f".{one.rpartition('.')[2]}" in SUFFIXES]
+            usual = [name for name in sample if f".{name.rpartition('.')[2]}" in SUFFIXES]
             pictures.append(_part(f"{file}, {key}", sample, [image] if image else usual, "image"))
             usual = ["cls", *(f"json.{column}" for column in LABEL_COLUMNS)]
-            there = [one for one in usual if one in sample][:1]
-            value = _part(f"{file}, {key}", sample, [label] if label else there or usual, "label")
+            present = [name for name in usual if name in sample][:1]
+            value = _part(f"{file}, {key}", sample, [label] if label else present or usual, "label")
             labels.append(value.decode("utf8", "replace").strip() if isinstance(value, bytes) else value)
         return Shard(pictures, label_array(labels), None, [*samples])
 

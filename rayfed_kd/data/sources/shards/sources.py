@@ -39,14 +39,14 @@ def numbered(
     splits: tuple[Split, Split | None],
 ) -> tuple[tuple[Split, Split | None], tuple[str, ...], list[str]]:
     """The same samples where no file has names: classes are numbered by the labels in training."""
-    parts, there = list[Labels](), [split for split in splits if split is not None]
-    for split, where in zip(there, ("training files", "test files"), strict=False):
+    parts, splits_read = list[Labels](), [split for split in splits if split is not None]
+    for split, where in zip(splits_read, ("training files", "test files"), strict=False):
         # Of several files some may have whole numbers and some texts.
         labels = split.labels if split.labels.dtype == np.int64 else split.labels.astype(str)
         distinct, places = np.unique(labels, return_inverse=True)
         parts.append(Labels(where, distinct.tolist(), places))
     codes, names, notes = number_classes(parts)
-    numbered = [Split(split.images, own) for split, own in zip(there, codes, strict=True)]
+    numbered = [Split(split.images, numbers) for split, numbers in zip(splits_read, codes, strict=True)]
     return (numbered[0], numbered[1] if len(numbered) > 1 else None), names, notes
 
 
@@ -75,7 +75,7 @@ def _decoded(
     for file in files:
         shard = read(file)
         if names and shard.names and names != shard.names:
-            before, other = (shortened(", ".join(said), 100) for said in (names, shard.names))
+            before, other = (shortened(", ".join(listed), 100) for listed in (names, shard.names))
             raise DataError(f"{file}: the classes are {other}; in the files before they are {before}")
         names = names or shard.names
         if len(shard.labels):
@@ -113,10 +113,10 @@ def find_parts(
             f"{min(both)} trains and tests; expected another data.train or data.test, or data.test=null"
         )
     for file in (*train_files, *test_files):
-        there = len([*file.parent.glob("*.arrow")])
-        if (wrote := OF_ARROW.search(file.name)) and int(wrote[1]) != there:
+        files = len([*file.parent.glob("*.arrow")])
+        if (wrote := OF_ARROW.search(file.name)) and int(wrote[1]) != files:
             raise DataError(
-                f"{file}: its name says that there are {int(wrote[1])} shards; beside it are {there}"
+                f"{file}: its name says that there are {int(wrote[1])} shards; beside it are {files}"
             )
     if not set(folder.glob(usual[2])) - {*train_files, *test_files}:
         return train_files, test_files, []
