@@ -37,6 +37,7 @@ from rayfed_kd.protocol import (
     Replies,
     Reply,
     ServerContext,
+    Unaligned,
 )
 from rayfed_kd.toolbox.layers import DroppingOptions, Layers, all_own, lowest_layer, mean_of_shared
 from rayfed_kd.toolbox.local_training import train_on_labels
@@ -157,7 +158,7 @@ class DroppedLayers(Trained, Method[ServerState, Tensor]):
     options: DroppingOptions
     server_keeps: ClassVar[str] = "all layers, everybody's participations"
     down: ClassVar[Declaration] = {"base": "weights"}
-    up: ClassVar[Declaration] = {"base": "weights"}
+    up: ClassVar[Declaration] = {"base": Unaligned("weights")}  # of other lengths at other clients
 
     def check(self, ctx: ServerContext) -> str | None:
         """Raise RecipeError unless `dropping` are the model's last layers, in order; may note `all_own`."""
