@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -134,7 +134,9 @@ class Comparison:
         """
         for metric in (self.headline, *HEADLINES):
             if curves := self.seed_curves(row, metric):
-                return {s: c.rounds[c.values.index(c.better(c.values))] for s, c in curves.items()}
+                return {
+                    s: c.rounds[c.values.index(c.better(c.values))] for s, c in curves.items() if c.values
+                }
         return {}
 
     @property
@@ -147,7 +149,8 @@ class Comparison:
 
         Returns: None for the baseline's own rows, and where the baseline lacks the headline.
         """
-        label = self.study.baselines.get(row[1], self.baseline_label)
+        own = next(run.against for run in self.study.runs if run.label == row[0])
+        label = own or self.study.baselines.get(row[1], self.baseline_label)
         models = [m for name, m in self.rows if name == label and self.seed_curves((label, m), self.headline)]
         if row[0] == label or not models:
             return None
@@ -161,9 +164,24 @@ class Comparison:
         baseline = self.baseline(row)
         if baseline is None:
             return None
-        headline = self.headline
-        ours, theirs = (self.values_by_seed(key, headline, "mean of last") for key in (row, baseline))
-        return paired_difference(ours, theirs)
+        alike, rows = self.alike(row, baseline), (row, baseline)
+        return paired_difference(*(alike.values_by_seed(r, self.headline, "mean of last") for r in rows))
+
+    def alike(self, row: Row, other: Row) -> Comparison:
+        """This comparison with these rows' curves at the evaluations that both have.
+
+        A row that is evaluated more often than another would have its mean over other rounds. Runs that have
+        other numbers of rounds keep their own evaluations.
+        """
+        cut = dict[CurveKey, Curve]()
+        for metric in self.metrics:
+            ours, theirs = self.seed_curves(row, metric), self.seed_curves(other, metric)
+            for seed in ours.keys() & theirs.keys():
+                cut[CurveKey(*row, seed, metric)] = ours[seed].beside(theirs[seed])
+                cut[CurveKey(*other, seed, metric)] = theirs[seed].beside(ours[seed])
+        if all(curve is self.curves[key] for key, curve in cut.items()):
+            return self
+        return replace(self, curves={**self.curves, **cut})
 
     def judged_claims(self) -> list[JudgedClaim]:
         """The study's claims with their verdicts, in its order."""
@@ -172,7 +190,8 @@ class Comparison:
     def _judged(self, claim: Claim) -> JudgedClaim:
         metric = claim.metric or self.headline
         higher, lower = (self._row_of(side) for side in (claim.higher, claim.lower))
-        ours, theirs = (self._claimed_values(row, metric, claim.statistic) for row in (higher, lower))
+        alike = self.alike(higher, lower)
+        ours, theirs = (alike._claimed_values(row, metric, claim.statistic) for row in (higher, lower))
         return JudgedClaim(claim, higher, lower, metric, paired_difference(ours, theirs))
 
     def _row_of(self, named: RowModel) -> Row:
@@ -222,28 +241,6 @@ class Comparison:
         curves = [curve for row in rows if (curve := self.seed_curves(row, self.headline).get(seed))]
         return curves[0].better(value for curve in curves for value in curve.values) if curves else None
 
-    def relative_changes(self, row: Row) -> list[float]:
-        """Relative change of the row's accuracy against the row that it names in `against`.
-
-        The accuracy is the last one, of the first metric of `HEADLINES` that both rows have.
-
-        Args:
-            row: (label, model).
-
-        Returns: ours / theirs - 1 per seed, NaN where theirs is 0; empty if the row names no other one or
-            has no accuracy in common with it.
-        """
-        label, model = row
-        other = next(run.against for run in self.study.runs if run.label == label)
-        if other is None:
-            return []
-        # Not the headline: a row of another kind of method may not have it.
-        for metric in HEADLINES:
-            ours, theirs = (self.values((name, model), metric, "last") for name in (label, other))
-            if ours and len(ours) == len(theirs):
-                return [new / old - 1 if old else math.nan for new, old in zip(ours, theirs, strict=True)]
-        return []
-
     @cached_property
     def papers(self) -> list[PaperRows]:
         """The printed tables that the study names."""
@@ -278,10 +275,6 @@ class Comparison:
         if len(pairs) < FEWEST_RANKED_ROWS:
             return None
         return len(pairs), rank_correlation(*zip(*pairs, strict=True))
-
-    def has_relative_changes(self) -> bool:
-        """Whether any row names another one that it is held against."""
-        return any(run.against is not None for run in self.study.runs)
 
     def has_cost(self, axis: AxisName) -> bool:
         """Whether any run has a finite cost of this kind, so that there is something to draw over it."""

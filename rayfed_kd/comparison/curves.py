@@ -145,6 +145,16 @@ class Curve:
         last = (self.evaluated or self.rounds)[-evaluations:]  # a slice from -0 has all
         return [value for index, value in zip(self.rounds, self.values, strict=True) if index in last]
 
+    def beside(self, other: Curve) -> Curve:
+        """This curve at the rounds that both runs evaluated; as it is if the runs have other lengths."""
+        ours, theirs = self.evaluated or self.rounds, other.evaluated or other.rounds
+        if ours == theirs or ours[-1] != theirs[-1]:
+            return self
+        both = [index for index in ours if index in theirs]
+        rounds = [index for index in self.rounds if index in both]
+        values, costs = zip(*map(self.at, rounds), strict=True) if rounds else ((), ())
+        return Curve(rounds, list(values), list(costs), self.better, both)
+
     def at(self, index: int) -> tuple[float, Cost]:
         """The value after an evaluated round, and what the run had cost then."""
         place = self.rounds.index(index)

@@ -18,7 +18,7 @@ tables:                               # one table and one folder each; without i
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
   - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}
-  - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # relative change
+  - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # its difference is to
 models: {student: S, teacher: T}      # evaluated models shown, and how they are called
 last: 10                              # evaluated rounds in "mean of the last"; default: 10
 headline: ua                          # the metric of best, "mean of the last" and target;
@@ -84,7 +84,7 @@ class StudyRun(Closed):
         label: the row's name; no other row has it.
         base: the recipe's file or name, or the recipe itself; None: the study's.
         overrides: changes to the recipe, as KEY=VALUE.
-        against: the label of the row that this one's relative change is measured against.
+        against: the label of the row that this one's difference is to; None: the study's baseline.
         published: the paper's name of the system, or evaluated model -> name.
     """
 

@@ -57,7 +57,7 @@ def change_study(
 
 
 def _without_references(study: Study, left_out: Collection[str]) -> tuple[Study, list[str]]:
-    """The study without target and relative changes that refer to rows left out, and what these were."""
+    """The study without target and rows' own baselines that are left out, and what these were."""
     lost, target = [], study.target
     if isinstance(target, TargetRun) and target.run in left_out:
         lost.append(f"no target, which was {target.run}'s best")
@@ -65,7 +65,7 @@ def _without_references(study: Study, left_out: Collection[str]) -> tuple[Study,
     runs = []
     for run in study.runs:
         if run.against in left_out:
-            lost.append(f"no relative change of {run.label}, which was to {run.against}")
+            lost.append(f"{run.label} no longer against {run.against}")
             runs.append(run.model_copy(update={"against": None}))
         else:
             runs.append(run)

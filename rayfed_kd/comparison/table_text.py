@@ -20,7 +20,6 @@ from rayfed_kd.comparison.row_notes import paper_notes
 from rayfed_kd.errors import in_words
 from rayfed_kd.results.names import is_score, metric_digits, metric_scale, metric_title, model_notes
 from rayfed_kd.results.schemas import EPSILONS
-from rayfed_kd.results.summary import HEADLINES
 
 
 def row_name(comparison: Comparison, row: Row) -> str:
@@ -39,8 +38,6 @@ def columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     if _has_differences(comparison):
         usual = row_name(comparison, _usual_baseline(comparison))
         cells[f"difference to {usual} [95 % interval]"] = partial(_row_difference_text, comparison)
-    if comparison.has_relative_changes():
-        cells["relative change %"] = lambda row: mean_text(comparison.relative_changes(row), "change")
     for metric, printed in comparison.printed_values().items():
         cells[f"published {metric}"] = partial(_printed_cell, printed)
     spent = [spending for label in comparison.study.labels for spending in comparison.privacy(label)]
@@ -111,7 +108,7 @@ def remarks(comparison: Comparison) -> list[str]:
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline)}, so there is no target")
     notes += [*_score_notes(comparison), *_difference_notes(comparison), *_claim_notes(comparison)]
-    notes += [*_changes_note(comparison), *_privacy_notes(comparison), *_axis_notes(comparison)]
+    notes += [*_privacy_notes(comparison), *_axis_notes(comparison)]
     notes += paper_notes(comparison)
     # A study may give models names of its own.
     names = {model for _, model in comparison.rows if model not in study.models}
@@ -200,9 +197,17 @@ def _difference_notes(comparison: Comparison) -> list[str]:
         f"difference: {headline}, {mean_of_last(comparison)}, less that of {usual}{others} with the same "
         "seed; the interval is Student's t of the mean over seeds, each row by itself; undecided: it holds 0"
     ]
+    if cut := [row_name(comparison, row) for row in comparison.rows if _is_cut(comparison, row)]:
+        notes.append(f"{in_words(cut)}: the difference is over the evaluations that both rows have")
     if _averaged_evaluations(comparison) == _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
     return [*notes, *_advice(comparison)]
+
+
+def _is_cut(comparison: Comparison, row: Row) -> bool:
+    """Whether the row or its baseline has evaluations that the other one has not."""
+    baseline = comparison.baseline(row)
+    return baseline is not None and comparison.alike(row, baseline) is not comparison
 
 
 def _claim_notes(comparison: Comparison) -> list[str]:
@@ -256,19 +261,6 @@ def _axis_notes(comparison: Comparison) -> Iterator[str]:
             yield f"there is no picture over {AXES[axis].title}, of which no row has any"
 
 
-def _changes_note(comparison: Comparison) -> list[str]:
-    """What the relative change is of, and from which row to which; empty if no row has one."""
-    labels_by_base: dict[str, list[str]] = {}
-    for run in comparison.study.runs:
-        if run.against is not None:
-            labels_by_base.setdefault(run.against, []).append(run.label)
-    if not labels_by_base:
-        return []
-    pairs = ", ".join(f"{' and '.join(labels)} to {base}" for base, labels in labels_by_base.items())
-    accuracies = ", else ".join(metric_title(metric).removesuffix(" %") for metric in HEADLINES)
-    return [f"relative change: of the last accuracy ({accuracies}) of {pairs}"]
-
-
 def mean_text(values: Sequence[float], metric: str) -> str:
     """Mean and sample deviation over seeds: accuracies in percent with two digits, others with four.
 
@@ -279,6 +271,5 @@ def mean_text(values: Sequence[float], metric: str) -> str:
     if not values:
         return ""
     scale, digits = metric_scale(metric), metric_digits(metric)
-    sign = "+" if metric == "change" else ""
-    mean = f"{statistics.fmean(values) * scale:{sign}.{digits}f}"
+    mean = f"{statistics.fmean(values) * scale:.{digits}f}"
     return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")

@@ -40,9 +40,6 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         if difference is not None and baseline is not None:
             what = f"difference to {baseline[0]}"
             records.append(_difference_record(row, comparison.headline, what, difference))
-        if comparison.has_relative_changes():
-            changes = comparison.relative_changes(row)
-            records.append(_record(row, "accuracy", "relative change", changes))
         if comparison.study.target is not None:
             for name, costs in comparison.costs(row).items():
                 reached = [cost for cost in costs if cost is not None]

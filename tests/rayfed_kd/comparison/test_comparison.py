@@ -152,21 +152,9 @@ def test_target_of_a_run_without_the_headline_is_pointed_out():
     assert "The target's run has no UA %, so there is no target." in remarks(comparison)
 
 
-def test_relative_change_against_another_row_by_hand():
-    """A ends at .4 and .8, B at .9 and .3: .9 / .4 - 1 = 1.25 and .3 / .8 - 1 = -.625, mean .3125."""
-    comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
-    assert comparison.relative_changes(("B", "global")) == pytest.approx([1.25, -0.625])
-    assert main_table(comparison).header[-1] == "relative change %"
-    assert [line[-1] for line in main_table(comparison).rows] == ["", "+31.25 ± 132.58"]
-    assert remarks(comparison)[-1] == (
-        "Relative change: of the last accuracy (official test, else AMP, else UA) of B to A."
-    )
-
-
-def test_a_row_without_an_accuracy_in_common_has_no_change():
-    comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}])
-    curves = {key: curve for key, curve in comparison.curves.items() if key[0] == "B"}
-    assert Comparison(comparison.study, curves, comparison.totals).relative_changes(("B", "global")) == []
+def test_a_row_may_have_a_baseline_of_its_own():
+    comparison = compared(runs=[{"label": "A"}, {"label": "B", "against": "A"}], baseline="B")
+    assert [comparison.baseline((label, "global")) for label in "AB"] == [("B", "global"), ("A", "global")]
 
 
 def test_printed_value_stands_beside_the_row_that_the_study_links():

@@ -140,6 +140,18 @@ def test_rows_that_are_equal_with_every_seed_are_said_to_be_and_wait_for_no_furt
     assert not any("more seeds" in remark for remark in remarks(comparison))
 
 
+def test_difference_and_claim_are_of_the_rounds_that_both_rows_evaluated():
+    """B has rounds 2 and 6 alone: A's .5, .4 and .7, .8 there are .45 and .75; B's .1, .9 and .1, .3."""
+    comparison = compared(claims=[{"says": "c", "higher": "B", "lower": "A", "statistic": "mean of all"}])
+    for key, curve in comparison.curves.items():
+        if key[0] == "B":
+            comparison.curves[key] = Curve([2, 6], curve.values[::2], curve.costs[::2])
+    assert comparison.difference(("B", "global")).by_seed == pytest.approx({1: 0.05, 2: -0.55})
+    assert comparison.judged_claims()[0].difference.by_seed == pytest.approx({1: 0.05, 2: -0.55})
+    assert comparison.values(("A", "global"), "server_accuracy", "mean of last") == pytest.approx([0.5, 0.7])
+    assert "B (global): the difference is over the evaluations that both rows have." in remarks(comparison)
+
+
 def test_difference_to_a_named_row_of_the_same_model():
     comparison = compared(baseline="B")
     for seed, value in ((1, 0.5), (2, 0.6)):

@@ -108,7 +108,7 @@ def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(ta
     (study, _) = select_studies([str(write_yaml(tables, content))], without=["A"])
     assert (study.target, study.runs[0].against) == (None, None)
     assert [named.rows for named in study.published] == [["B"]]
-    told = "without A, no target, which was A's best, no relative change of B, which was to A"
+    told = "without A, no target, which was A's best, B no longer against A"
     assert study.title == f"T; lr .1; changed on the command line: {told}"
 
 
