@@ -58,7 +58,7 @@ class StepCall:
         state_version: number of the dispatch that produced that state; a host that has it does not fetch it.
         number: number of this dispatch in the run, from 1; an observation's number is not used.
         observing: whether the step is an observation: the state after it is discarded.
-        told: what features at the server tell their counterparts at hosts, by name, as privacy its clip.
+        notes: what features at the server tell their counterparts at hosts, by name, as privacy its clip.
     """
 
     step: str
@@ -69,7 +69,7 @@ class StepCall:
     state_version: int
     number: int = 0
     observing: bool = False
-    told: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"round {self.facts.round}, client {self.facts.client}, {self.step}"
@@ -101,7 +101,7 @@ class StepFacts:
         rss_mb: memory of the host's process after the step, in MiB.
         weights: averaged part -> what its host multiplied it by to add it to its group's sum; None: parts are
             not summed.
-        told: what features at hosts tell their counterparts at the server, by name.
+        notes: what features at hosts tell their counterparts at the server, by name.
         gpu: its use of the device; of a group, whose steps interleave, all copies stand in the first step's.
             None: the host computes on the CPU.
     """
@@ -118,7 +118,7 @@ class StepFacts:
     grouped: bool = False
     keeps_state: bool = True
     refused: tuple[str, ...] = ()
-    told: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] | None = None
     gpu: GpuUse | None = None
 

@@ -125,13 +125,13 @@ def room_fault(needed: Mapping[str, int], name: str, total: int, free: int, shar
         total, free: its bytes, and those that nobody holds.
         share: the part of it that the host may take.
     """
-    whole = sum(needed.values())
-    if whole <= min(share * total, free):
+    demand = sum(needed.values())
+    if demand <= min(share * total, free):
         return None
     parts = " and ".join(f"{what} ({_mib(size)} MiB)" for what, size in needed.items())
-    need = f"and {parts} alone need {_mib(whole)} MiB"
-    if whole > share * total:
-        least = math.ceil(100 * whole / total) / 100
+    need = f"and {parts} alone need {_mib(demand)} MiB"
+    if demand > share * total:
+        least = math.ceil(100 * demand / total) / 100
         way = f"{least:g} or more" if least <= 1 else "a GPU with more memory, or less data"
         return f"{share:g} of {name} are {_mib(share * total)} MiB, {need}; expected {way}"
     return f"other processes left {_mib(free)} of {_mib(total)} MiB of {name}, {need}; expected them to end"

@@ -42,8 +42,8 @@ class ModelEvaluation:
         """Evaluate a client's own model on its own test part ("local"), or on the official test set."""
         if split == "official":
             return self.tested(model, split, self._pool(split))
-        own = torch.from_numpy(self._setting.partition.test[client]).to(self._data.place)
-        return self.tested(model, split, own)
+        test_part = torch.from_numpy(self._setting.partition.test[client]).to(self._data.place)
+        return self.tested(model, split, test_part)
 
     def frozen(self, evaluated: Evaluated) -> Predictor:
         """A module in eval mode that holds a model's vector: images to logits."""
@@ -64,7 +64,7 @@ class ModelEvaluation:
         correct, finite = [], []
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._data.device)
         # Only metrics that the recipe names need them: they are many times larger than the outcomes.
-        kept: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
+        all_logits: list[Tensor] | None = [] if self._setting.recipe.evaluation.metrics else None
         # What a module draws in eval mode, too, is of the seed and the samples, whichever host computes it.
         path, device = ("evaluation", split, *indices[:1].tolist()), self._data.device
         try:
@@ -78,11 +78,11 @@ class ModelEvaluation:
                     correct.append((logits.argmax(dim=1) == labels) & finite[-1])
                     losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
                     loss_sum += losses.to(torch.float64).sum()
-                    if kept is not None:
-                        kept.append(logits)
+                    if all_logits is not None:
+                        all_logits.append(logits)
         finally:
             self._module_pool.take_back()
-        logits_array = None if kept is None else to_array(torch.cat(kept))
+        logits_array = None if all_logits is None else to_array(torch.cat(all_logits))
         right, real = to_array(torch.stack([torch.cat(correct), torch.cat(finite)]))  # one copy from a GPU
         return EvaluationResult(right, real, float(loss_sum), logits_array)
 

@@ -81,7 +81,7 @@ def checked_outcome(call: StepCall, returned: Any) -> tuple[Any, Reply]:
         return returned
     what = kind_of(returned)
     if isinstance(returned, tuple):
-        what = f"({', '.join(type(one).__name__ for one in returned)})"
+        what = f"({', '.join(type(item).__name__ for item in returned)})"
     stateless = (
         "; a method whose clients keep nothing returns (None, reply)" if isinstance(returned, Reply) else ""
     )

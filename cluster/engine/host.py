@@ -130,29 +130,29 @@ class Host:
             check_package(reply, self.setting.method.up, parts)
             check_storable(state)
             state = copied(state)
-            given = OutgoingReply({n: to_array(one).copy() for n, one in reply.parts.items()}, reply.metadata)
+            outgoing = OutgoingReply({n: to_array(p).copy() for n, p in reply.parts.items()}, reply.metadata)
             # An observation is no traffic of the deployment: nothing is done to its reply.
             for feature in () if call.observing else self._features:
-                given = feature.outgoing(given, parts, call.facts, call.told)
+                outgoing = feature.outgoing(outgoing, parts, call.facts, call.notes)
         except self.caught as error:
             raise one_line(call, error) from error
         wire = UNCODED if call.observing else self._up
         received = partial(self._received, parts)
-        sent = wire.encoded(given.parts, Sending(("client", *call.facts.scope), received, memory))
-        kept = KeptState(state, sent.memory) if self._up.remembers else state
+        sent = wire.encoded(outgoing.parts, Sending(("client", *call.facts.scope), received, memory))
+        new_state = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
-            metadata=given.metadata,
+            metadata=outgoing.metadata,
             sizes=sent.sizes,
-            non_finite=non_finite_parts(given.parts, sent.wire),
+            non_finite=non_finite_parts(outgoing.parts, sent.wire),
             logged=ctx.logged() | {name: (number, 1) for name, number in sent.logged.items()},
             samples=ctx.samples_drawn,
             host=self._host,
             node=self._node,
-            keeps_state=kept is not None,
+            keeps_state=new_state is not None,
             refused=sent.refused,
-            told=given.told,
+            notes=outgoing.notes,
         )
-        return facts, sent.wire, self._keep(call, kept)
+        return facts, sent.wire, self._keep(call, new_state)
 
     def measured(self, results: Sequence[HostResult], started: float) -> list[HostResult]:
         """The results of steps that ran together, with what they took.
@@ -208,10 +208,10 @@ class Host:
             check_storable(first, "init_client: the state")
             return KeptState(copied(first), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.
-        version, kept = self._kept.get(ctx.client, (-1, None))
+        version, state = self._kept.get(ctx.client, (-1, None))
         # A copy, so that a step which changes its state in place has not changed the one that is kept.
-        kept = copied(kept) if version == wanted else unpack(handle.resolve()["state"], self._device)
-        return kept if isinstance(kept, KeptState) else KeptState(kept, {})
+        state = copied(state) if version == wanted else unpack(handle.resolve()["state"], self._device)
+        return state if isinstance(state, KeptState) else KeptState(state, {})
 
 
 def make_host(
@@ -241,6 +241,6 @@ class WatchedHost(Host):
         use = self._watch.end()
         uses = [use, *[replace(use, transfers=Transfers())] * (len(results) - 1)]
         return [
-            (replace(facts, gpu=one), parts, state)
-            for (facts, parts, state), one in zip(super().measured(results, started), uses, strict=True)
+            (replace(facts, gpu=gpu), parts, state)
+            for (facts, parts, state), gpu in zip(super().measured(results, started), uses, strict=True)
         ]

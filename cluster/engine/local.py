@@ -36,7 +36,7 @@ class LocalEngine:
 
     def publish(self, arrays: Mapping[str, Array]) -> Handle:
         """A handle on copies of the arrays: what was sent stays, whatever becomes of the sender's tensors."""
-        return Held({n: one.copy() if isinstance(one, np.ndarray) else one for n, one in arrays.items()})
+        return Held({n: part.copy() if isinstance(part, np.ndarray) else part for n, part in arrays.items()})
 
     def submit(self, calls: Sequence[StepCall], summed_sizes: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Run the steps now; the futures are done."""

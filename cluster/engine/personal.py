@@ -44,5 +44,5 @@ def personal_model(host: Host, call: PersonalCall) -> Evaluated:
     if call.part is None:
         return evaluated
     part = to_tensor(call.part.vectors.resolve()[call.part.name], ctx.device)
-    whole = torch.cat([evaluated.vector.to(part), part])
-    return Evaluated(whole, composite([*names, call.part.architecture]))
+    vector = torch.cat([evaluated.vector.to(part), part])
+    return Evaluated(vector, composite([*names, call.part.architecture]))

@@ -30,7 +30,7 @@ def sum_groups(host: Host, groups: Sequence[Sequence[StepCall]]) -> Done:
         for call, (facts, parts, state) in zip(group, run_together(host, group), strict=True):
             done.facts.append(_summed(host, call, facts, parts, totals))
             done.states.append(state)
-    return done._replace(sums={name: to_array(one.total) for name, one in totals.items()})
+    return done._replace(sums={name: to_array(total.total) for name, total in totals.items()})
 
 
 def _summed(

@@ -66,9 +66,9 @@ def _packed(states: Sequence[LiveState]) -> Any:
 
     Of one client its own.
     """
-    if all(one.state is None for one in states):
+    if all(state.state is None for state in states):
         return None
-    return states[0].resolve() if len(states) == 1 else [one.resolve() for one in states]
+    return states[0].resolve() if len(states) == 1 else [state.resolve() for state in states]
 
 
 class ClientActor:

@@ -153,9 +153,9 @@ def machine_name() -> str:
 
 def half_of_the_store() -> int:
     """Half of what the object store of this machine holds, in bytes."""
-    own = ray.get_runtime_context().get_node_id()
+    node_id = ray.get_runtime_context().get_node_id()
     nodes = {node["NodeID"]: node for node in ray.nodes()}  # type: ignore[no-untyped-call]
-    return int(nodes[own]["Resources"].get("object_store_memory", 0)) // 2
+    return int(nodes[node_id]["Resources"].get("object_store_memory", 0)) // 2
 
 
 class Ahead:

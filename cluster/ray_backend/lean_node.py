@@ -110,8 +110,8 @@ def can_be_lean() -> bool:
 
 def with_idle_agents(command: Sequence[str]) -> list[str]:
     """A raylet's command with shells in place of its agents."""
-    given = dict(word.partition("=")[::2] for word in command)
-    folder, node = Path(given["--session_dir"]), given["--node_id"]
+    options = dict(word.partition("=")[::2] for word in command)
+    folder, node = Path(options["--session_dir"]), options["--node_id"]
 
     def idle(word: str) -> str:
         option = word.partition("=")[0]

@@ -54,12 +54,12 @@ def _raylet_of(node: str) -> psutil.Process | None:
     A child that it has just forked, as a worker will be, has its name and command line for a moment, and a
     lower number once the system's numbers began again: the oldest is the raylet.
     """
-    found = [
+    raylets = [
         process
         for process in psutil.process_iter(["name", "cmdline", "create_time"])
         if process.info["name"] == "raylet" and f"--node_id={node}" in (process.info["cmdline"] or ())
     ]
-    return min(found, key=lambda process: process.info["create_time"], default=None)
+    return min(raylets, key=lambda process: process.info["create_time"], default=None)
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -56,8 +56,8 @@ def ray_nodes() -> list[Node]:
             cpus, gpus, memory = (has.pop(name, 0.0) for name in ("CPU", "GPU", "memory"))
             has.pop("object_store_memory", None)
             # Ray itself gives every machine a resource "node:IP"; it is not the cluster's own.
-            own = {name: amount for name, amount in has.items() if not name.startswith("node:")}
-            nodes.append(Node(cpus, gpus, memory, own, node["Labels"], node["NodeID"]))
+            resources = {name: amount for name, amount in has.items() if not name.startswith("node:")}
+            nodes.append(Node(cpus, gpus, memory, resources, node["Labels"], node["NodeID"]))
     return nodes
 
 
@@ -79,13 +79,13 @@ def prepare_machines(
         return blueprint, list(nodes)
     # Put once: the blueprint holds the partition, and every machine fetches it.
     seen = _on_each(nodes, look, ray.put(blueprint), folder)
-    if fault := next((one.fault for one in seen if one.fault), ""):
+    if fault := next((report.fault for report in seen if report.fault), ""):
         raise RunError(fault)
-    kinds = {one.instruction_set: one.machine for one in seen}
+    kinds = {report.instruction_set: report.machine for report in seen}
     if len(kinds) > 1:
         sets = ", ".join(f"{machine} {kind}" for kind, machine in kinds.items())
         tell(f"machines of several instruction sets ({sets}): results repeat on machines of one kind only")
-    looked = [replace(node, sees_folder=one.folder) for node, one in zip(nodes, seen, strict=True)]
+    looked = [replace(node, sees_folder=report.folder) for node, report in zip(nodes, seen, strict=True)]
     return _with_data(blueprint, looked, seen, how), looked
 
 
@@ -132,7 +132,7 @@ def to_be_sent(seen: Sequence[Seen], how: How, entry: Path) -> list[int] | None:
 
     Raises: DataError if `how` is "shared" and a machine does not see the data.
     """
-    blind = [one.machine for one in seen if not one.data]
+    blind = [report.machine for report in seen if not report.data]
     if how == "shared" and blind:
         raise DataError(
             f"placement.data = shared: {', '.join(blind)} cannot see {entry}; expected $RAYFED_KD_CACHE on "
@@ -140,7 +140,7 @@ def to_be_sent(seen: Sequence[Seen], how: How, entry: Path) -> list[int] | None:
         )
     if how == "shared" or (how == "auto" and not blind):
         return None
-    return [place for place, one in enumerate(seen) if not one.cached]
+    return [place for place, report in enumerate(seen) if not report.cached]
 
 
 @dataclass(frozen=True)
@@ -193,21 +193,21 @@ def install(name: str, files: Sequence[str], *contents: Array) -> None:
     unpack_entry(locate_entry(Path(name)), dict(zip(files, contents, strict=True)))
 
 
-def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *given: Any) -> list[Any]:
+def _on_each(nodes: Sequence[Node], work: Callable[..., Any], *args: Any) -> list[Any]:
     """What `work` gives on every machine, in the order of `nodes`; it runs on all at the same time.
 
     Raises: what it raised there; RunError if a machine cannot import it or is lost.
     """
     # All are started before the first is waited for.
-    refs = [_start(work, node, *given) for node in nodes]
+    refs = [_start(work, node, *args) for node in nodes]
     return [_result(node, ref) for node, ref in zip(nodes, refs, strict=True)]
 
 
-def _start(work: Callable[..., Any], node: Node, *given: Any) -> Any:
+def _start(work: Callable[..., Any], node: Node, *args: Any) -> Any:
     # soft=False: a probe on another machine would tell nothing of this one. It asks for no CPU, so that it
     # also runs where all are taken.
     affinity = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=affinity).remote(*given)
+    return ray.remote(num_cpus=0, max_retries=0)(work).options(scheduling_strategy=affinity).remote(*args)
 
 
 def _result(node: Node, ref: Any) -> Any:
@@ -223,7 +223,7 @@ def _result(node: Node, ref: Any) -> Any:
 
 def _address(node: Node) -> str:
     """Where a machine is, for people."""
-    addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}  # type: ignore[no-untyped-call]
+    addresses = {entry["NodeID"]: entry["NodeManagerAddress"] for entry in ray.nodes()}  # type: ignore[no-untyped-call]
     return str(addresses.get(node.id, node.id))
 
 

@@ -51,10 +51,10 @@ def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
     first, kinds = parts[0], _kinds(parts[0])
     if len(parts) == 1:
         return first
-    if not first or any(_kinds(one) != kinds for one in parts[1:]):
+    if not first or any(_kinds(part) != kinds for part in parts[1:]):
         return list(parts)
     # Ray sees one array per name instead of one per client and name.
-    return {name: np.stack([one[name] for one in parts]) for name in first}
+    return {name: np.stack([part[name] for part in parts]) for name in first}
 
 
 def unstacked(stack: Any) -> Sequence[Any]:
@@ -62,7 +62,7 @@ def unstacked(stack: Any) -> Sequence[Any]:
     if not isinstance(stack, Mapping):
         return list(stack)
     count = len(next(iter(stack.values()), ()))
-    return [{name: whole[place, ...] for name, whole in stack.items()} for place in range(count)]
+    return [{name: array[place, ...] for name, array in stack.items()} for place in range(count)]
 
 
 def _kinds(parts: Parts) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:

@@ -146,13 +146,13 @@ def _lacking(recipe: Recipe, nodes: Sequence[Node]) -> str:
     """Which labels and amounts no machine has, and who asks for them; empty if something else is short."""
     requests = {"placement.server": recipe.placement.server, "placement.client": recipe.placement.client}
     lines = []
-    for who, one in requests.items():
-        for label, wanted in one.label_selector.items():
+    for who, request in requests.items():
+        for label, wanted in request.label_selector.items():
             values = {node.labels.get(label) for node in nodes}
             if not any(selects(wanted, value) for value in values):
                 known = ", ".join(sorted(value for value in values if value is not None)) or "none"
                 lines.append(f"{who}.label_selector: {label} {wanted}, there is {known}")
-        for name, amount in one.resources.items():
+        for name, amount in request.resources.items():
             most = max(node.resources.get(name, 0.0) for node in nodes)
             if most < amount:
                 lines.append(f"{who}.resources: {amount:g} {name}, a machine has {most:g} at most")

@@ -88,9 +88,9 @@ def run_on_ray(
         plan = plan_hosts(recipe, setting.schedule.concurrency, divided(nodes, share))
         placed: AbstractContextManager[Any] = group_of(plan, stop, tell)
     else:
-        own = ray.util.get_current_placement_group()
-        assert own is not None, "a plan of its own belongs to a trial, which is in a placement group"
-        placed = nullcontext(own)
+        trial_group = ray.util.get_current_placement_group()
+        assert trial_group is not None, "a plan of its own belongs to a trial, which is in a placement group"
+        placed = nullcontext(trial_group)
     with placed as group:
         server, clients = _actors(group, plan, folder)
         shared = ray.put(blueprint)

@@ -112,16 +112,16 @@ def count_fitting(node: Node, client: ResourceRecipe, server: ResourceRecipe | N
         by_gpu += math.floor((left.gpus % 1) / client.num_gpus + 1e-9)
     by_own = [left.resources.get(name, 0.0) / amount for name, amount in client.resources.items()]
     by_memory = max(1, int(node.memory_bytes / HOST_BYTES))
-    return int(min(by_cpu + 1e-9, by_gpu, by_memory, *(own + 1e-9 for own in by_own)))
+    return int(min(by_cpu + 1e-9, by_gpu, by_memory, *(fit + 1e-9 for fit in by_own)))
 
 
 def _left(node: Node, server: ResourceRecipe | None) -> Node | None:
     """What the server leaves of a machine; None if it cannot be there."""
     if server is None:
         return node
-    own = {name: has - server.resources.get(name, 0.0) for name, has in node.resources.items()}
-    left = replace(node, cpus=node.cpus - server.num_cpus, gpus=node.gpus - server.num_gpus, resources=own)
-    lacks = min(left.cpus, left.gpus, *own.values()) < 0 or set(server.resources) - set(own)
+    rest = {name: has - server.resources.get(name, 0.0) for name, has in node.resources.items()}
+    left = replace(node, cpus=node.cpus - server.num_cpus, gpus=node.gpus - server.num_gpus, resources=rest)
+    lacks = min(left.cpus, left.gpus, *rest.values()) < 0 or set(server.resources) - set(rest)
     return None if lacks or not node.sees_folder or not node.admits(server) else left
 
 
@@ -145,8 +145,8 @@ def shown_request(resources: ResourceRecipe) -> str:
 
 def shown_machines(nodes: Sequence[Node]) -> str:
     """The machines and what they have, for people; four of them at most."""
-    shown = [_shown_machine(node) for node in nodes]
-    return f"{len(nodes)} machine(s) ({'; '.join(shown[:4])}{'; ...' if len(shown) > 4 else ''})"
+    texts = [_shown_machine(node) for node in nodes]
+    return f"{len(nodes)} machine(s) ({'; '.join(texts[:4])}{'; ...' if len(texts) > 4 else ''})"
 
 
 def _shown_machine(node: Node) -> str:

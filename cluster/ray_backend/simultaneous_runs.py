@@ -17,20 +17,20 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 
 
-def runs_at_a_time(option: str, asked: int | None, runs: int, recipe: Recipe, nodes: Sequence[Node]) -> int:
+def runs_at_a_time(option: str, limit: int | None, runs: int, recipe: Recipe, nodes: Sequence[Node]) -> int:
     """How many of so many runs go on at a time.
 
     Args:
         option: what the user asks by, as --jobs.
-        asked: the user's number; None: as many as have room.
+        limit: the user's number of them; None: as many as have room.
         runs: how many there are.
         recipe: of the runs.
         nodes: the machines.
     Raises: RecipeError, naming the option, if as many as were asked for have no room.
     """
-    if asked is None:
+    if limit is None:
         return rooms(recipe, nodes, runs)
-    wanted = min(runs, asked)
+    wanted = min(runs, limit)
     if wanted > 1 and not _has_room(recipe, divided(nodes, wanted)):
         raise RecipeError(
             f"{option} {wanted}: one part in {wanted} of every machine does not hold a server of "

@@ -42,15 +42,15 @@ class Records(Mapping[int, ClientRecord]):
     """Client id -> its record. A client that was never sampled has an empty record.
 
     Args:
-        found: the records of a checkpoint; None: no client was sampled yet.
+        records: those of a checkpoint; None: no client was sampled yet.
 
     Attributes:
         round: the round that began last; 0 before the first.
         changed: clients whose record was put or undone since whoever writes checkpoints emptied this set.
     """
 
-    def __init__(self, found: Mapping[int, ClientRecord] | None = None) -> None:
-        self._records, self.round = dict(found or {}), 0
+    def __init__(self, records: Mapping[int, ClientRecord] | None = None) -> None:
+        self._records, self.round = dict(records or {}), 0
         self.changed: set[int] = set(self._records)
         # Old values of what the last two rounds changed. Two, as a run that is stopped while a round is
         # still being evaluated also undoes that round.

@@ -148,12 +148,12 @@ class EventQueue:
         started = time.perf_counter()
         futures = self._engine.submit([dispatch.call for dispatch in dispatches], summed_sizes)
         self.waited_s += time.perf_counter() - started
-        for one, future in zip(dispatches, futures, strict=True):
+        for entry, future in zip(dispatches, futures, strict=True):
             # Under a measured clock this second only orders replies that are done at the same look.
-            at = one.at
+            at = entry.at
             if self._clock is not None:
-                at = self._clock.earliest(one.client, one.at, one.bytes_down, one.least_samples)
-            heapq.heappush(self._events, _Event(at, one.client, one.number, one, future, exact=False))
+                at = self._clock.earliest(entry.client, entry.at, entry.bytes_down, entry.least_samples)
+            heapq.heappush(self._events, _Event(at, entry.client, entry.number, entry, future, exact=False))
 
     def next(self, until: float = math.inf) -> Arrival | None:
         """The next reply; None if none arrives by second `until`. Simulated time advances to either.

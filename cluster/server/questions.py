@@ -123,7 +123,7 @@ class EngineQuestions:
             self._traffic.answers_s += time.perf_counter() - started
             self._traffic.facts.append((client, result.facts))
             if self._answer not in result.facts.sizes:
-                there = ", ".join(sorted(result.facts.sizes)) or "no parts"
-                raise RunError(f"{call}: it gave no {self._answer!r}, which is asked for; there are {there}")
+                names = ", ".join(sorted(result.facts.sizes)) or "no parts"
+                raise RunError(f"{call}: it gave no {self._answer!r}, which is asked for; there are {names}")
             self._arrived[client] = result.parts.resolve()[self._answer]
         return self._arrived[client]

@@ -138,7 +138,7 @@ def host_rows(round_index: int, traffic: Traffic) -> Rows:
 
 def _gpu_columns(facts: Sequence[StepFacts]) -> dict[str, float | int | None]:
     """A round's use of a host's GPU, of its steps in the order of their replies."""
-    uses = [(one.seconds, one.gpu) for one in facts if one.gpu is not None]
+    uses = [(step.seconds, step.gpu) for step in facts if step.gpu is not None]
     copied = reduce(Transfers.plus, (use.transfers for _, use in uses))
     # A step that took longer says more about the round.
     busy = [(seconds, use.busy) for seconds, use in uses if use.busy is not None]

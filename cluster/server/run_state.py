@@ -115,7 +115,7 @@ def jobs(calls: Sequence[StepCall], setting: Setting) -> Iterator[tuple[list[int
         return
     for start in range(0, len(calls), most):
         groups = _groups(calls[start : start + most], setting)
-        yield [start + place for places in groups for place in places], [len(one) for one in groups]
+        yield [start + place for places in groups for place in places], [len(places) for places in groups]
 
 
 def _groups(calls: Sequence[StepCall], setting: Setting) -> list[list[int]]:

@@ -28,8 +28,8 @@ class Log:
         for name, value in values.items():
             tensor = torch.as_tensor(value) if isinstance(value, Tensor | int | float) else None
             if tensor is None or tensor.numel() != 1:
-                given = kind_of(value) if tensor is None else f"the shape {list(tensor.shape)}"
-                raise MisuseError(f"ctx.log({name}=...) is given {given}; expected a tensor of one number")
+                kind = kind_of(value) if tensor is None else f"the shape {list(tensor.shape)}"
+                raise MisuseError(f"ctx.log({name}=...) is given {kind}; expected a tensor of one number")
             # No `float()` here: the host would wait for the device after every batch.
             exact = tensor.detach().to(torch.float64)
             self.sums[name] = self.sums[name] + exact if name in self.sums else exact

@@ -232,12 +232,12 @@ class ClientContext(Context):
 
     def gathered(self, drawn: Sequence[Drawn]) -> Batch:
         """Batches of one size, of any clients: images [n, batch, ...], normalised, labels [n, batch]."""
-        indices = torch.stack([one.indices for one in drawn])
+        indices = torch.stack([batch.indices for batch in drawn])
         images, labels = self._data.gather(indices.flatten())
         if drawn[0].augmented is not unaugmented:
             # Part by part, because each client's augmentation draws from its own stream.
             parts = torch.split(images, len(drawn[0].indices))
-            images = torch.cat([one.augmented(part) for one, part in zip(drawn, parts, strict=True)])
+            images = torch.cat([batch.augmented(part) for batch, part in zip(drawn, parts, strict=True)])
         images = self._data.normalise(images)
         return Batch(images.view(*indices.shape, *images.shape[1:]), labels.view(indices.shape))
 

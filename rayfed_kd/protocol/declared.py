@@ -35,10 +35,10 @@ def check_declared(name: str, method: Method[Any, Any], architectures: Mapping[s
     for old, instead in REPLACED.items():
         if hasattr(method, old):
             raise refused(f"{name} has `{old}`, which is not read; expected {instead}: docs/extend/method.md")
-    for key, one in architectures.items():
-        if key == RECIPE_MODEL or not isinstance(one, Architecture):
+    for key, value in architectures.items():
+        if key == RECIPE_MODEL or not isinstance(value, Architecture):
             raise refused(
-                f"{name} calls {kind_of(one)} its architecture {key!r}; expected an Architecture by a "
+                f"{name} calls {kind_of(value)} its architecture {key!r}; expected an Architecture by a "
                 f"name of its own, as {RECIPE_MODEL!r} is the recipe's"
             )
     for direction, parts, classes in (("down", method.down, Simulated), ("up", method.up, Part)):

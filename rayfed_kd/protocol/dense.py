@@ -31,16 +31,16 @@ def dense_fault(value: torch.Tensor | np.ndarray[Any, Any] | np.generic) -> tupl
 
 
 def _tensor_fault(tensor: torch.Tensor) -> tuple[str, str] | None:
-    whole = "a dense one with numbers of its own"
+    dense = "a dense one with numbers of its own"
     faults = (
         (type(tensor) not in TENSORS, kind_of(tensor), "a torch.Tensor itself, as .detach() gives"),
-        (tensor.is_nested, "a nested tensor", whole),
-        (tensor.layout != torch.strided, f"a tensor of the layout {tensor.layout}", f"{whole}"),
-        (tensor.is_quantized, f"a quantised tensor ({tensor.dtype})", f"{whole}, as .dequantize()"),
-        (tensor.is_meta, "a tensor on the device meta", whole),
+        (tensor.is_nested, "a nested tensor", dense),
+        (tensor.layout != torch.strided, f"a tensor of the layout {tensor.layout}", f"{dense}"),
+        (tensor.is_quantized, f"a quantised tensor ({tensor.dtype})", f"{dense}, as .dequantize()"),
+        (tensor.is_meta, "a tensor on the device meta", dense),
         (tensor.requires_grad, "a tensor that takes a gradient", "its numbers, as .detach() gives them"),
     )
-    return next(((what, expected) for found, what, expected in faults if found), None)
+    return next(((what, expected) for condition, what, expected in faults if condition), None)
 
 
 def stored(value: Any) -> tuple[Any, *tuple[Any, ...]]:

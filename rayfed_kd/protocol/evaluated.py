@@ -106,8 +106,8 @@ def check_model(model: Any, lengths: Mapping[str, int], method: object, what: st
     vector, length = evaluated.vector, 0
     for part in evaluated.parts:
         if part not in lengths:
-            there = ", ".join(sorted(lengths))
-            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {there}")
+            names = ", ".join(sorted(lengths))
+            raise MisuseError(f"{what} of the architecture {shown(part)}; there are {names}")
         length += lengths[part]
     if evaluated.is_composite and not hasattr(method, "composed"):
         raise MisuseError(f"{what} of several models; expected {type(method).__name__} to define composed()")
@@ -158,13 +158,13 @@ class ClassValues:
 Shown = Samples | Distribution | ClassValues
 
 
-def check_shown(shown: Any) -> None:
+def check_shown(pictures: Any) -> None:
     """Check what `Method.shown` gave.
 
     Raises: MisuseError naming what is nothing to draw.
     """
-    if not isinstance(shown, Mapping):
-        raise MisuseError(f"shown gave {kind_of(shown)}; expected what to draw by name")
-    for name, one in shown.items():
-        if not isinstance(name, str) or not isinstance(one, Shown):
-            raise MisuseError(f"shown gave {kind_of(one)} as {name!r}; expected Samples or values")
+    if not isinstance(pictures, Mapping):
+        raise MisuseError(f"shown gave {kind_of(pictures)}; expected what to draw by name")
+    for name, picture in pictures.items():
+        if not isinstance(name, str) or not isinstance(picture, Shown):
+            raise MisuseError(f"shown gave {kind_of(picture)} as {name!r}; expected Samples or values")

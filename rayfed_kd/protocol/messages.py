@@ -109,10 +109,10 @@ class Reply(Package):
 
     def __getitem__(self, name: str) -> Any:
         if self.origin and name not in self:
-            there = ", ".join(sorted([*self.parts, *self.metadata]))
+            names = ", ".join(sorted([*self.parts, *self.metadata]))
             raise RunError(
                 f"{self.origin}: the reply has no {name!r}, which the server's part of the method reads; "
-                f"there are {there}"
+                f"there are {names}"
             )
         return super().__getitem__(name)
 
@@ -260,12 +260,12 @@ class _Alike(_LazyVectors):
         self._shape = shape
 
     def __getitem__(self, index: Any) -> Any:
-        part, said = super().__getitem__(index), f"{self._replies[index].origin}: the reply's {self._name!r}"
+        part, what = super().__getitem__(index), f"{self._replies[index].origin}: the reply's {self._name!r}"
         if not isinstance(part, Tensor):
-            raise RunError(f"{said} is a number; expected a part")
+            raise RunError(f"{what} is a number; expected a part")
         if self._shape not in (None, part.shape):
             raise RunError(
-                f"{said} has the shape {list(part.shape)}; expected {list(self._shape or ())}, as what it is "
+                f"{what} has the shape {list(part.shape)}; expected {list(self._shape or ())}, as what it is "
                 "averaged with"
             )
         self._shape = part.shape

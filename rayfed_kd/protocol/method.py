@@ -188,7 +188,7 @@ class Method(Generic[ServerState, ClientState]):
 
         Such a method is refused before the first round for text, tables and numbers.
         """
-        spaces = {one.space for one in self.architectures().values() if one.kind == "generator"}
+        spaces = {model.space for model in self.architectures().values() if model.kind == "generator"}
         if "images" in spaces:
             return "images"
         return "feature maps of images" if "maps" in spaces else ""

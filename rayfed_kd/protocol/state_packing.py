@@ -129,7 +129,7 @@ def _structure(value: Any, arrays: list[Leaf], path: tuple[Any, ...], places: Pl
         return [kind.__name__, _structures(enumerate(value), arrays, path, places)]
     fields = field_names(kind)
     if fields is None:
-        plain = next((one for one in (dict, list, tuple, *PLAIN[1:]) if issubclass(kind, one)), None)
+        plain = next((base for base in (dict, list, tuple, *PLAIN[1:]) if issubclass(kind, base)), None)
         expected = "" if plain is None else f"a {plain.__name__} itself, as {plain.__name__}(...) gives it"
         raise _refused(path, kind_of(value), expected)
     _check_attributes(value, fields, path)
@@ -158,8 +158,8 @@ def _key(key: Any, path: tuple[Any, ...]) -> Any:
 def _check_attributes(value: Any, fields: Sequence[str], path: tuple[Any, ...]) -> None:
     """Refuse a dataclass or named tuple whose fields do not make it again."""
     kind = type(value)
-    own = [name for name in getattr(value, "__dict__", ()) if name not in fields and name[:2] != "__"]
-    if extra := [name for name in own if not isinstance(getattr(kind, name, None), cached_property)]:
+    names = [name for name in getattr(value, "__dict__", ()) if name not in fields and name[:2] != "__"]
+    if extra := [name for name in names if not isinstance(getattr(kind, name, None), cached_property)]:
         raise _refused(
             path, f"{kind_of(value)} with the attribute {extra[0]!r}, which is no field", "fields alone"
         )
@@ -223,7 +223,7 @@ def field_names(kind: type) -> tuple[str, ...] | None:
     if named:
         names = getattr(kind, "_fields", None)
     elif dataclasses.is_dataclass(kind):
-        names = tuple(one.name for one in dataclasses.fields(kind))
+        names = tuple(field.name for field in dataclasses.fields(kind))
     else:
         return None
     solid = next(base for base in kind.__mro__ if base.__module__ == "builtins")

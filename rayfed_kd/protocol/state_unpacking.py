@@ -70,8 +70,8 @@ class _Unpacking:
             where, *as_bytes = about
             tensor = to_tensor(array, "cpu" if self.keep_cpu and where == "cpu" else self.device)
             return tensor.view(getattr(torch, as_bytes[0])).reshape(as_bytes[1]) if as_bytes else tensor
-        whole = (array.view(about[0]).reshape(about[1]) if about else array).copy()
-        return whole if kind == "array" else whole[()]
+        values = (array.view(about[0]).reshape(about[1]) if about else array).copy()
+        return values if kind == "array" else values[()]
 
     def _columns(self, kind: str, place: int, name: str = "") -> Any:
         """`name`: of the slots' part."""

@@ -98,7 +98,7 @@ class Wire:
 
     def encoded(self, parts: Arrays, sending: Sending = NOBODY) -> Sent:
         """What is sent for these parts."""
-        sizes = {name: PartSize(one.size, one.nbytes, one.nbytes) for name, one in parts.items()}
+        sizes = {name: PartSize(part.size, part.nbytes, part.nbytes) for name, part in parts.items()}
         return Sent(parts, sizes, {}, {}, ())
 
     def decoded(self, wire: Arrays, received: Received = nothing_received) -> Arrays:
@@ -121,12 +121,12 @@ class OutgoingReply:
     Attributes:
         parts: its parts.
         metadata: its numbers.
-        told: what features tell their counterparts at the server, by name; no number of the method's.
+        notes: what features tell their counterparts at the server, by name; no number of the method's.
     """
 
     parts: Mapping[str, Array]
     metadata: Mapping[str, Number]
-    told: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
 
 
 class ReplyFeature(Protocol):
@@ -137,7 +137,7 @@ class ReplyFeature(Protocol):
         reply: OutgoingReply,
         message: Mapping[str, Tensor],
         facts: DispatchFacts,
-        told: Mapping[str, float],
+        notes: Mapping[str, float],
     ) -> OutgoingReply:
         """The reply as it is to leave.
 
@@ -145,7 +145,7 @@ class ReplyFeature(Protocol):
             reply: as the step made it, or the feature before this one.
             message: the decoded parts that it answers.
             facts: of the step; they name random streams.
-            told: what the features' counterparts at the server tell with the call, by name.
+            notes: what the features' counterparts at the server tell with the call, by name.
         Raises: RunError if the reply holds what the feature cannot take.
         """
         ...

@@ -47,7 +47,7 @@ class BatchedSteps:
         self._shared, self._own = _told_apart([member.given for member in members])
         optimizers = [optimizers_of(member) for member in members]
         self._updates = [
-            _Update(self._trained[names[id(own[0].module)]], own) for own in zip(*optimizers, strict=True)
+            _Update(self._trained[names[id(opts[0].module)]], opts) for opts in zip(*optimizers, strict=True)
         ]
         places = {id(optimizer): place for place, optimizer in enumerate(optimizers[0])}
         self._of_phase = [[places[id(optimizer)] for optimizer in phase.optimizers] for phase in self._phases]
@@ -87,7 +87,7 @@ class BatchedSteps:
             update.hand_back()
         sums = {name: column.tolist() for name, column in self._sums.items()}
         for place, ctx in enumerate(self._contexts):
-            counts = {name: own[place] for name, own in self._counts.items()}
+            counts = {name: row[place] for name, row in self._counts.items()}
             ctx.log_sums({name: (sums[name][place], count) for name, count in counts.items() if count})
             ctx.count_drawn(self._samples[place])
 
@@ -120,9 +120,9 @@ class BatchedSteps:
 
     def _gathered(self, places: Sequence[int], batches: Sequence[OwnBatch]) -> dict[str, Tensor]:
         """Batches of one shape as [m, ...] tensors; samples are read of all clients at once."""
-        further = [own for _, own in batches]
-        batch = {name: torch.stack([own[name] for own in further]) for name in further[0]}
-        drawn = [own for own, _ in batches if own is not None]
+        further = [tensors for _, tensors in batches]
+        batch = {name: torch.stack([row[name] for row in further]) for name in further[0]}
+        drawn = [part for part, _ in batches if part is not None]
         if drawn:
             batch["images"], batch["labels"] = self._contexts[0].gathered(drawn)
             for place in places:
@@ -145,7 +145,7 @@ class BatchedSteps:
         trained = {name: (leaves[name], buffers[name]) for name in self._trained}
         given = {name: tensor[rows] for name, tensor in self._own.items()}
 
-        def one(trained: Any, frozen: Any, given: Any, batch: Any) -> Any:
+        def client_loss(trained: Any, frozen: Any, given: Any, batch: Any) -> Any:
             with ExitStack() as standing:
                 for name, tensors in trained.items():
                     standing.enter_context(self._trained[name].standing_in(*tensors))
@@ -156,7 +156,7 @@ class BatchedSteps:
 
         # Under vmap a write in place to a client's row succeeds; only the version counter shows it.
         versions = [tensor._version for tensor in given.values()]
-        losses, logged, handed_on = torch.vmap(one)(trained, frozen, given, batch)
+        losses, logged, handed_on = torch.vmap(client_loss)(trained, frozen, given, batch)
         if versions != [tensor._version for tensor in given.values()]:
             raise GroupError("its loss changes a tensor that it is given, in place")
         if losses.dim() != 1:
@@ -182,15 +182,15 @@ class _Update:
         self._optimizers, first = optimizers, optimizers[0]
         self._rule, rows = first.rule, stack.storage[:, : stack.gradients.shape[1]][:, first.part]
         self._parameters, self._gradients = list(rows), list(stack.gradients[:, first.part])
-        self._moments = [own.state(spaced=True) for own in optimizers] if first.begun else self._fresh(rows)
-        self._steps, self._paced = [own.steps for own in optimizers], any(own.paced for own in optimizers)
+        self._moments = [opt.state(spaced=True) for opt in optimizers] if first.begun else self._fresh(rows)
+        self._steps, self._paced = [opt.steps for opt in optimizers], any(opt.paced for opt in optimizers)
 
     def _fresh(self, parameters: Tensor) -> list[dict[str, Tensor]]:
         """Every client's moments before its first step, rows of one tensor; a counter is each one's own."""
-        whole = self._rule.fresh(parameters)
-        rows = {name: list(value) if value.dim() else None for name, value in whole.items()}
+        moments = self._rule.fresh(parameters)
+        rows = {name: list(value) if value.dim() else None for name, value in moments.items()}
         return [
-            {name: whole[name].clone() if own is None else own[place] for name, own in rows.items()}
+            {name: moments[name].clone() if row is None else row[place] for name, row in rows.items()}
             for place in range(len(parameters))
         ]
 
@@ -230,18 +230,18 @@ def _leaves(stack: StackedModules, rows: Tensor) -> list[Tensor]:
 
 def _told_apart(given: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The tensors that all clients share, and those that differ, stacked as [n, ...]."""
-    shared, own = {}, {}
+    shared, stacks = {}, {}
     for name, first in given[0].items():
         if all(_same_memory(first, other[name]) for other in given[1:]):
             shared[name] = first
         else:
-            own[name] = torch.stack([other[name] for other in given])
-    return shared, own
+            stacks[name] = torch.stack([other[name] for other in given])
+    return shared, stacks
 
 
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return one is other or (
-        one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+def _same_memory(left: Tensor, right: Tensor) -> bool:
+    return left is right or (
+        left.data_ptr() == right.data_ptr() and left.shape == right.shape and left.stride() == right.stride()
     )
 
 
@@ -249,22 +249,22 @@ def steps_of_one_shape(
     batches: Sequence[Iterator[OwnBatch]],
 ) -> Iterator[tuple[list[int], list[OwnBatch]]]:
     """Who steps together on what: of the clients' next batches those of the commonest shape."""
-    following = {place: batch for place, own in enumerate(batches) if (batch := next(own, None)) is not None}
-    while following:
-        shapes = {place: _shape(batch) for place, batch in following.items()}
+    pending = {place: batch for place, feed in enumerate(batches) if (batch := next(feed, None)) is not None}
+    while pending:
+        shapes = {place: _shape(batch) for place, batch in pending.items()}
         counts = Counter(shapes.values())
         # Equal counts: the largest shape, so that the order of clients decides nothing.
-        shape = max(counts, key=lambda one: (counts[one], one))
-        places = [place for place in following if shapes[place] == shape]
-        yield places, [following[place] for place in places]
+        shape = max(counts, key=lambda candidate: (counts[candidate], candidate))
+        places = [place for place in pending if shapes[place] == shape]
+        yield places, [pending[place] for place in places]
         for place in places:
             batch = next(batches[place], None)
             if batch is None:
-                del following[place]
+                del pending[place]
             else:
-                following[place] = batch
+                pending[place] = batch
 
 
 def _shape(batch: OwnBatch) -> tuple[int, tuple[tuple[int, ...], ...]]:
     drawn, further = batch
-    return 0 if drawn is None else len(drawn.indices), tuple(tuple(own.shape) for own in further.values())
+    return 0 if drawn is None else len(drawn.indices), tuple(tuple(value.shape) for value in further.values())

@@ -39,25 +39,25 @@ class StackedModules:
 
     def parameters(self, rows: Tensor) -> list[Tensor]:
         """`rows`, [m, num_parameters] or wider, seen as m modules' parameters: [m, ...] each, in order."""
-        return [view_as(rows[:, self._places[one.name]], one.shape) for one in self._parameters]
+        return [view_as(rows[:, self._places[slot.name]], slot.shape) for slot in self._parameters]
 
     def buffers_of(self, rows: slice | Tensor) -> list[Tensor]:
         """The buffers of the modules `rows`, [m, ...] each, in order."""
-        return [self.storage[rows, self._places[one.name]].view(-1, *one.shape) for one in self._buffers]
+        return [self.storage[rows, self._places[slot.name]].view(-1, *slot.shape) for slot in self._buffers]
 
     def keep_buffers(self, where: slice | Tensor, buffers: Sequence[Tensor]) -> None:
         """Takes over the buffers of the rows `where`, as `buffers` gave them."""
-        for one, buffer in zip(self._buffers, buffers, strict=True):
-            self.storage[where, self._places[one.name]] = buffer.reshape(len(buffer), -1)
+        for slot, buffer in zip(self._buffers, buffers, strict=True):
+            self.storage[where, self._places[slot.name]] = buffer.reshape(len(buffer), -1)
 
     @contextmanager
     def standing_in(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Iterator[None]:
         """Within, the first module computes with these instead of its own."""
         every = (*self._parameters, *self._buffers)
-        own = [one.now for one in every]
+        originals = [slot.now for slot in every]
         try:
-            for one, tensor in zip(every, (*parameters, *buffers), strict=True):
-                one.assign(tensor)
+            for slot, tensor in zip(every, (*parameters, *buffers), strict=True):
+                slot.assign(tensor)
             for layer in self.norms:
                 # An attribute of the layer hides its class' method until it is removed.
                 layer.__dict__["forward"] = partial(_normalised, layer)
@@ -65,8 +65,8 @@ class StackedModules:
         finally:
             for layer in self.norms:
                 layer.__dict__.pop("forward", None)
-            for one, original in zip(every, own, strict=True):
-                one.assign(original)
+            for slot, original in zip(every, originals, strict=True):
+                slot.assign(original)
 
     def hand_back(self) -> None:
         """Copies every row into its module."""

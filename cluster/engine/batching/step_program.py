@@ -82,5 +82,5 @@ def _is_frozen(owner: object) -> bool:
     return dataclasses.is_dataclass(owner) and bool(getattr(owner, "__dataclass_params__").frozen)  # noqa: B009 -- typeshed has none
 
 
-def _inside(tensor: Tensor, whole: Tensor) -> bool:
-    return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+def _inside(tensor: Tensor, storage: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == storage.untyped_storage().data_ptr()

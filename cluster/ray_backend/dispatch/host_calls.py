@@ -52,24 +52,24 @@ async def call_host(actor: Any, jobs: Sequence[Job], ahead: Ahead) -> list[Any]:
     # The number of return values depends on the jobs. A group's name has all of its clients.
     name = shortened(named(jobs), LONGEST_NAME)
     run = actor.run.options(num_returns=2 + len(sizes), name=name)
-    packed, parts, *kept = run.remote(PackedCalls.of(calls), sizes, in_sums)
+    packed, parts, *state_refs = run.remote(PackedCalls.of(calls), sizes, in_sums)
     facts = pickle.loads(await _answer(packed))
-    done = [one for one in facts if isinstance(one, StepFacts)]
+    done = [step for step in facts if isinstance(step, StepFacts)]
     if done:
         # Sums are about as large as one reply.
         counted = done[:1] if in_sums else done
-        ahead.fetch(parts, done[0].node, sum(part.bytes for one in counted for part in one.sizes.values()))
-    states = [state for ref, size in zip(kept, sizes, strict=True) for state in rows_of(ref, size)]
+        ahead.fetch(parts, done[0].node, sum(part.bytes for step in counted for part in step.sizes.values()))
+    states = [state for ref, size in zip(state_refs, sizes, strict=True) for state in rows_of(ref, size)]
     if in_sums:
         group = GroupSum(RayHandle(parts), [call.facts.client for call in calls])
-        return [[StepResult(one, group, state) for one, state in zip(facts, states, strict=True)]]
+        return [[StepResult(step, group, state) for step, state in zip(facts, states, strict=True)]]
     replies = rows_of(parts, len(calls))
     results = [
-        StepResult(one, reply, state) if isinstance(one, StepFacts) else one
-        for one, reply, state in zip(facts, replies, states, strict=True)
+        StepResult(step, reply, state) if isinstance(step, StepFacts) else step
+        for step, reply, state in zip(facts, replies, states, strict=True)
     ]
     # The error of a group stands in place of each of its results.
-    return [own[0] if isinstance(own[0], Exception) else own for own in cut(results, sizes)]
+    return [group[0] if isinstance(group[0], Exception) else group for group in cut(results, sizes)]
 
 
 async def _answer(ref: Any) -> Any:

@@ -52,8 +52,8 @@ class JobQueue:
 
     def pop_hopeless(self) -> list[tuple[Job, Exception]]:
         """Take out the jobs that no host can ever run, each with the reason."""
-        found = [(job, self._hosts.hopeless(job)) for job in self._jobs] if self._hosts.gone else []
-        ended = [(job, error) for job, error in found if error is not None]
+        verdicts = [(job, self._hosts.hopeless(job)) for job in self._jobs] if self._hosts.gone else []
+        ended = [(job, error) for job, error in verdicts if error is not None]
         for job, _ in ended:
             self._jobs.remove(job)
         return ended
@@ -76,8 +76,8 @@ class JobQueue:
 
         Returns: a host and its jobs; None: nothing can start.
         """
-        while (found := self._startable()) is not None:
-            place, host = found
+        while (pick := self._startable()) is not None:
+            place, host = pick
             job = self._jobs.pop(place)
             if not job.done:
                 return host, [job, *self._short_steps(host, job)]

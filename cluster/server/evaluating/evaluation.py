@@ -148,12 +148,12 @@ class Evaluator:
         handle = self._engine.publish({name: to_array(vector) for name, vector in vectors.items()})
         shared = {name: m for name, m in models.items() if not isinstance(m, Personal | Completing)}
         started = self._start(shared, handle)
-        own = self._own.start(models, handle, records) if len(shared) < len(models) else None
+        started_own = self._own.start(models, handle, records) if len(shared) < len(models) else None
         broken = {name for name, vector in vectors.items() if not bool(torch.isfinite(vector).all())}
         return Evaluation(
             [future for futures in started.values() for future in futures]
-            + ([] if own is None else own.futures),
-            lambda: self._rows(round_index, list(models), started, own, broken),
+            + ([] if started_own is None else started_own.futures),
+            lambda: self._rows(round_index, list(models), started, started_own, broken),
         )
 
     def _rows(
@@ -161,7 +161,7 @@ class Evaluator:
         round_index: int,
         models: Sequence[str],
         started: Started,
-        own: StartedOwn | None,
+        started_own: StartedOwn | None,
         broken: Set[str],
     ) -> dict[str, Rows]:
         """Rows of the tables by name; waits for what was started.
@@ -170,7 +170,7 @@ class Evaluator:
             broken: names of the shared models whose weights are not finite.
         """
         tables: dict[str, Rows] = {"metrics": [], "clients": [], "scores": []}
-        results = {} if own is None else self._own.results(own)
+        results = {} if started_own is None else self._own.results(started_own)
         for name in models:
             if name in results:
                 by_split: dict[str, list[Any]] = {self._own_split: list(results[name].values())}
@@ -183,8 +183,8 @@ class Evaluator:
             tables["metrics"].append(row)
             tables["clients"] += rows
             for scored in self._scores:
-                for split, found in by_split.items():
-                    tables["scores"] += scored.rows(round_index, name, split, found)
+                for split, outcomes in by_split.items():
+                    tables["scores"] += scored.rows(round_index, name, split, outcomes)
         return tables
 
     def _of_shared(
@@ -260,7 +260,7 @@ def _outcome(
     ]
     row = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy", "server_loss")) | whose
     if rows:
-        row |= client_metrics(*(np.array([one[name] for one in rows]) for name in ("correct", "samples")))
+        row |= client_metrics(*(np.array([entry[name] for entry in rows]) for name in ("correct", "samples")))
     return rows, row
 
 

@@ -25,19 +25,20 @@ class StartedOwn(NamedTuple):
 
     Attributes:
         personal: names of the models that are wholly the clients' own.
-        own: client -> its state's version, and its own model's result; of clients whose state has changed.
+        by_client: client -> (version of its state, future of its own model's result), without those
+            whose state has not changed.
         completed: model -> client -> the result of its first layers before the server's.
     """
 
     personal: tuple[str, ...]
-    own: Own
+    by_client: Own
     completed: Mapping[str, Mapping[int, Future[PersonalResult]]]
 
     @property
     def futures(self) -> list[Future[PersonalResult]]:
         """The results of all calls."""
         completed = [future for futures in self.completed.values() for future in futures.values()]
-        return [*completed, *(future for _, future in self.own.values())]
+        return [*completed, *(future for _, future in self.by_client.values())]
 
 
 class OwnModels:
@@ -66,9 +67,9 @@ class OwnModels:
         """
         personal = tuple(name for name, model in models.items() if isinstance(model, Personal))
         completed = {
-            name: {k: self._ask(k, records, SharedPart(handle, name, one.architecture)) for k in self._counts}
-            for name, one in models.items()
-            if isinstance(one, Completing)
+            name: {k: self._ask(k, records, SharedPart(handle, name, m.architecture)) for k in self._counts}
+            for name, m in models.items()
+            if isinstance(m, Completing)
         }
         return StartedOwn(personal, self._start_own(records) if personal else {}, completed)
 
@@ -94,11 +95,11 @@ class OwnModels:
         """The results by model and client; waits for what was started."""
         # This runs in the writer's thread, and `_start_own` reads `_known` in the round's thread. They never
         # overlap: the loop waits for this evaluation before it starts the next one.
-        for client, (version, future) in started.own.items():
+        for client, (version, future) in started.by_client.items():
             self._known[client] = (version, future.result())
-        own = {client: self._known[client][1] for client in self._counts} if started.personal else {}
+        results = {client: self._known[client][1] for client in self._counts} if started.personal else {}
         completed = {
             name: {client: future.result() for client, future in futures.items()}
             for name, futures in started.completed.items()
         }
-        return {**dict.fromkeys(started.personal, own), **completed}
+        return {**dict.fromkeys(started.personal, results), **completed}

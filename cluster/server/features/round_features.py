@@ -66,8 +66,8 @@ class Poisoning(RoundFeature):
         """The replies of an exchange, with the attackers' replies replaced."""
         changed: dict[int, dict[str, Array]] = {}
         for part in self._parts:
-            there = Replies([reply for reply in replies if part in reply.parts])
-            for client, payload in self._poisoned(there.clients, there.vectors(part)).items():
+            subset = Replies([reply for reply in replies if part in reply.parts])
+            for client, payload in self._poisoned(subset.clients, subset.vectors(part)).items():
                 changed.setdefault(client, {})[part] = to_array(payload)
         return [self._replaced(reply, changed.get(reply.client)) for reply in replies]
 
@@ -106,11 +106,11 @@ class Privacy(PrivacyAccount, RoundFeature):
 
     def outgoing(self, call: StepCall) -> StepCall:
         """The call with the round's clip, if there is one."""
-        return call if self.clip is None else replace(call, told={"clip": self.clip})
+        return call if self.clip is None else replace(call, notes={"clip": self.clip})
 
     def arrived(self, client: int, facts: StepFacts) -> None:
         """Count a reply's releases."""
-        self.note(client, int(facts.told["releases"]), facts.told.get("within_clip"))
+        self.note(client, int(facts.notes["releases"]), facts.notes.get("within_clip"))
 
 
 def features_of(

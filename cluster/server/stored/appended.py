@@ -82,18 +82,18 @@ class AppendedFile:
             return None
         return {"name": self.path.name, "bytes": self.size, "blake2b": self._hash.hexdigest()}
 
-    def abandon(self, kept: int) -> None:
+    def abandon(self, length: int) -> None:
         """Close the file and cut it off, as far as the disk lets; nothing may be appended after it.
 
         Args:
-            kept: bytes that stay; 0: no file.
+            length: bytes that stay; 0: no file.
         """
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
         with suppress(OSError):
-            if kept:
-                os.truncate(self.path, kept)
+            if length:
+                os.truncate(self.path, length)
             elif self.size:
                 self.path.unlink(missing_ok=True)
 
@@ -139,14 +139,14 @@ def appended_fault(path: Path, facts: dict[str, Any]) -> str | None:
         OSError: it cannot be read.
         KeyError: the facts lack something.
     """
-    size, found, left = path.stat().st_size, _new_hash(), facts["bytes"]
+    size, digest, left = path.stat().st_size, _new_hash(), facts["bytes"]
     if size < left:
         return f"{path.name} has {size} of {left} bytes"
     with path.open("rb") as file:
         while left and (content := file.read(min(left, READ_BYTES))):
-            found.update(content)
+            digest.update(content)
             left -= len(content)
-    return None if found.hexdigest() == facts["blake2b"] else f"{path.name} has another checksum"
+    return None if digest.hexdigest() == facts["blake2b"] else f"{path.name} has another checksum"
 
 
 def _new_hash() -> Any:

@@ -125,7 +125,7 @@ class Changes:
             }
             listed.append({**plain, "elements": dict(dispatch.elements), "call": call})
         # Whole messages have no part's name.
-        places = [self._place(one, "", partial(_packed_message, one)) for one in messages]
+        places = [self._place(message, "", partial(_packed_message, message)) for message in messages]
         return {"messages": places, "dispatches": listed}
 
     def _place(self, handle: Handle, name: str, packed: Callable[[], Packed]) -> Place:

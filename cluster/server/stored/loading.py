@@ -121,7 +121,7 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
         records = _records([*base, file.get_tensor("records")], entry, publish)
         # As they were sent, encoded: clients decode them, and so does the server to see what a late reply
         # changed.
-        messages = [publish(unpack(entry(one))) for one in tree["under_way"]["messages"]]
+        messages = [publish(unpack(entry(place))) for place in tree["under_way"]["messages"]]
         return Snapshot(
             round=tree["round"],
             server=unpack(packed(tree["server"]), device, keep_cpu=True, publish=publish, entries=slots),
@@ -132,7 +132,7 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
             dispatches=tree["dispatches"],
             privacy=tree.get("privacy"),
             asked_rounds=tree.get("asked_rounds", False),
-            under_way=[_dispatch(one, messages, records) for one in tree["under_way"]["dispatches"]],
+            under_way=[_dispatch(stored, messages, records) for stored in tree["under_way"]["dispatches"]],
         )
 
 

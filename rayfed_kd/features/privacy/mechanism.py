@@ -98,7 +98,7 @@ class ClientPrivacy:
         reply: OutgoingReply,
         message: Mapping[str, Tensor],
         facts: DispatchFacts,
-        told: Mapping[str, float],
+        notes: Mapping[str, float],
     ) -> OutgoingReply:
         """A reply, clipped and with its client's noise; see `ReplyFeature`.
 
@@ -110,7 +110,7 @@ class ClientPrivacy:
 
         Raises: RunError if it holds what cannot be protected.
         """
-        parts, clip, scope = reply.parts, told.get("clip"), facts.scope
+        parts, clip, scope = reply.parts, notes.get("clip"), facts.scope
         own = next((name for name in reply.metadata if name != "samples"), None)
         if own is not None:
             raise RunError(

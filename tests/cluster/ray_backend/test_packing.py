@@ -20,7 +20,7 @@ def call(client, message, state=None):
         7,
         40 + client,
         observing=True,
-        told={"clip": 0.5},
+        notes={"clip": 0.5},
     )
 
 

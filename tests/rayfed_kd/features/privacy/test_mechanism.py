@@ -52,21 +52,21 @@ def client(builders=None, **privacy):
 def protected(privacy, parts, message, clip=None, facts=FACTS, **numbers):
     arrays = {name: np.asarray(part, dtype=np.float32) for name, part in parts.items()}
     sent = {name: torch.tensor(part) for name, part in message.items()}
-    told = {} if clip is None else {"clip": clip}
-    return privacy.outgoing(OutgoingReply(arrays, numbers), sent, facts, told)
+    notes = {} if clip is None else {"clip": clip}
+    return privacy.outgoing(OutgoingReply(arrays, numbers), sent, facts, notes)
 
 
 def test_a_change_of_3_and_4_is_clipped_to_0_6_and_0_8():
     sent = protected(client(clip=1.0), {"a": [4.0, 6.0]}, {"a": [1.0, 2.0]}, 1.0)
     np.testing.assert_allclose(sent.parts["a"], [1.6, 2.8], rtol=1e-7)
-    assert sent.told["releases"] == 1
-    assert sent.told.get("within_clip") is None
+    assert sent.notes["releases"] == 1
+    assert sent.notes.get("within_clip") is None
 
 
 def test_all_vectors_of_a_reply_are_clipped_as_one():
     sent = protected(client(clip=1.0), {"a": [3.0], "b": [4.0]}, {"a": [0.0], "b": [0.0]}, 1.0)
     np.testing.assert_allclose([sent.parts["a"][0], sent.parts["b"][0]], [0.6, 0.8], rtol=1e-7)
-    assert sent.told["releases"] == 1
+    assert sent.notes["releases"] == 1
 
 
 def test_a_change_within_the_clip_stays_to_the_bit():
@@ -78,7 +78,7 @@ def test_a_change_within_the_clip_stays_to_the_bit():
 def test_rows_are_clipped_each_by_itself():
     sent = protected(client(row_clip=5.0), {"rows": [[6.0, 8.0], [3.0, 4.0], [0.0, 0.0]]}, {})
     np.testing.assert_allclose(sent.parts["rows"], [[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]], rtol=1e-7)
-    assert sent.told["releases"] == 1
+    assert sent.notes["releases"] == 1
 
 
 def test_a_client_adds_its_share_of_the_noise():
@@ -89,7 +89,7 @@ def test_a_client_adds_its_share_of_the_noise():
     # z S / sqrt(m), and z c sqrt(N0) / sqrt(m), with m 4 and N0 100.
     assert sent.parts["a"].std() == pytest.approx(3 * 0.5 / 2, rel=error)
     assert sent.parts["rows"].std() == pytest.approx(3 * 2.0 * 10 / 2, rel=error)
-    assert sent.told["releases"] == 2
+    assert sent.notes["releases"] == 2
 
 
 def test_noise_at_the_server_leaves_the_message_without():
@@ -191,12 +191,12 @@ def test_the_count_takes_its_share_of_the_privacy():
 
 def test_a_client_says_whether_it_lay_within_the_clip_with_its_share_of_the_noise():
     exact = client(**ADAPTIVE)
-    assert protected(exact, {"a": [0.1]}, {"a": [0.0]}, 0.2).told["within_clip"] == 1.0
-    assert protected(exact, {"a": [0.3]}, {"a": [0.0]}, 0.2).told["within_clip"] == 0.0
-    assert protected(exact, {"rows": [[1.0]]}, {}).told.get("within_clip") is None
+    assert protected(exact, {"a": [0.1]}, {"a": [0.0]}, 0.2).notes["within_clip"] == 1.0
+    assert protected(exact, {"a": [0.3]}, {"a": [0.0]}, 0.2).notes["within_clip"] == 0.0
+    assert protected(exact, {"rows": [[1.0]]}, {}).notes.get("within_clip") is None
     noisy = client(noise_multiplier=1.0, noise="client", **ADAPTIVE)
     votes = [
-        protected(noisy, {"a": [0.0]}, {"a": [0.0]}, 0.1, DispatchFacts(k, 1, 1)).told["within_clip"]
+        protected(noisy, {"a": [0.0]}, {"a": [0.0]}, 0.1, DispatchFacts(k, 1, 1)).notes["within_clip"]
         for k in range(400)
     ]
     # sigma_b / sqrt(m) = 1 / 2
