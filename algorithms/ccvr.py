@@ -126,13 +126,13 @@ class CCVR(Wrapping[ServerState]):
             return ServerState(inside, None)
         _, vector = self._model(inside)
         replies = cohort.broadcast(self.class_moments, Message(calibrated_model=vector))
-        told = [Moments(*(reply[part] for part in PARTS)) for reply in replies]
-        return ServerState(inside, self._calibrated(vector, pooled_moments(told), ctx))
+        client_moments = [Moments(*(reply[part] for part in PARTS)) for reply in replies]
+        return ServerState(inside, self._calibrated(vector, pooled_moments(client_moments), ctx))
 
     def class_moments(self, client: Any, message: Message, ctx: ClientContext) -> tuple[Any, Reply]:
         """Send mu, Sigma and n of the received model's features; what the client keeps stays."""
-        own = moments(*sample_features(ctx.frozen_model(message["calibrated_model"]), ctx))
-        sent = dict(zip(PARTS, (own.classes, own.means, own.covariances, own.counts), strict=True))
+        stats = moments(*sample_features(ctx.frozen_model(message["calibrated_model"]), ctx))
+        sent = dict(zip(PARTS, (stats.classes, stats.means, stats.covariances, stats.counts), strict=True))
         return client, Reply(**sent)
 
     @property
@@ -182,9 +182,9 @@ def moments(rows: Tensor, labels: Tensor) -> Moments:
     means, triangles = [], []
     upper = torch.triu_indices(rows.shape[1], rows.shape[1], device=rows.device)
     for label, count in zip(classes.tolist(), counts.tolist(), strict=True):
-        own = rows[labels == label].to(torch.float64)
-        means.append(own.mean(0))
-        apart = own - means[-1]
+        vectors = rows[labels == label].to(torch.float64)
+        means.append(vectors.mean(0))
+        apart = vectors - means[-1]
         triangles.append((apart.T @ apart)[upper[0], upper[1]] / max(count - 1, 1))
     return Moments(classes.int(), torch.stack(means).float(), torch.stack(triangles).float(), counts.float())
 
@@ -203,11 +203,11 @@ def pooled_moments(sources: Sequence[Moments]) -> Moments:
     upper = torch.triu_indices(length, length)
     means, triangles, counts = [], [], []
     for label in every.tolist():
-        own = [_of_class(source, label) for source in sources if label in source.classes.tolist()]
-        total = sum(count for _, _, count in own)
-        mean = torch.stack([count * mu for mu, _, count in own]).sum(0) / total
+        groups = [_of_class(source, label) for source in sources if label in source.classes.tolist()]
+        total = sum(count for _, _, count in groups)
+        mean = torch.stack([count * mu for mu, _, count in groups]).sum(0) / total
         scatter = torch.zeros(upper.shape[1], dtype=torch.float64)
-        for mu, triangle, count in own:
+        for mu, triangle, count in groups:
             apart = mu - mean
             scatter += (count - 1) * triangle + count * apart[upper[0]] * apart[upper[1]]
         means.append(mean)

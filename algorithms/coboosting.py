@@ -101,8 +101,8 @@ class CoBoosting(OneShot):
             for images, _ in pool.batches(options.batch_size):
                 moved = self.moved(images, teachers, weights, ctx) if options.radius else images
                 with torch.no_grad():
-                    said = mixed(weights, teachers(moved))
-                kl = distillation(said, student(moved), options.temperature)
+                    mixture = mixed(weights, teachers(moved))
+                kl = distillation(mixture, student(moved), options.temperature)
                 ctx.log(distillation=kl, largest_weight=weights.max() / weights.sum())
                 learning.minimise(kl, factor=pace, clip=CLIP)
         return pool
@@ -110,9 +110,9 @@ class CoBoosting(OneShot):
     def moved(self, images: Tensor, teachers: Teachers, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Images, [n, c, h, w], each pixel by the radius along the slope of random sums of probabilities."""
         x = images.clone().requires_grad_()
-        said = (mixed(weights, teachers(x)) / self.options.temperature).softmax(1)
-        r = torch.rand(said.shape, generator=ctx.stream("directions"), device=said.device) * 2 - 1
-        (slope,) = torch.autograd.grad((r * said).sum(), x)
+        mixture = (mixed(weights, teachers(x)) / self.options.temperature).softmax(1)
+        r = torch.rand(mixture.shape, generator=ctx.stream("directions"), device=mixture.device) * 2 - 1
+        (slope,) = torch.autograd.grad((r * mixture).sum(), x)
         return images + self.options.radius * slope.sign()
 
 
@@ -127,9 +127,9 @@ def hard_cross_entropy(logits: Tensor, labels: Tensor, hardness: float) -> Tenso
     return ((1 - torch.exp(-losses.detach())) ** hardness * losses).mean()
 
 
-def student_divergence(said: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    """T^2 KL(softmax(said / T), softmax(logits / T)), mean over the batch; gradient reaches both."""
-    return temperature**2 * kl_divergence(said / temperature, logits / temperature)
+def student_divergence(mixture: Tensor, logits: Tensor, temperature: float) -> Tensor:
+    """T^2 KL(softmax(mixture / T), softmax(logits / T)), mean over the batch; gradient reaches both."""
+    return temperature**2 * kl_divergence(mixture / temperature, logits / temperature)
 
 
 def boosted(weights: Tensor, logits: Tensor, labels: Tensor, step: float) -> Tensor:

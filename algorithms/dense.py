@@ -62,19 +62,20 @@ class DENSE(OneShot):
             student.train()
             for images, _ in pool.batches(options.batch_size):
                 with torch.no_grad():
-                    said = teachers(images).mean(0)
-                kl = distillation(said, student(images), options.temperature)
+                    mean = teachers(images).mean(0)
+                kl = distillation(mean, student(images), options.temperature)
                 ctx.log(distillation=kl)
                 learning.minimise(kl)
         return pool
 
 
-def disagreement(said: Tensor, logits: Tensor) -> Tensor:
-    """L_div: KL(softmax(said), softmax(logits)) where their largest classes differ, mean over the batch.
+def disagreement(ensemble: Tensor, logits: Tensor) -> Tensor:
+    """L_div: KL(softmax(ensemble), softmax(logits)) where their largest classes differ, mean over the batch.
 
     Args:
-        said: [batch, C], the ensemble's; logits: the same shape, the student's. Gradient reaches both.
+        ensemble: [batch, C], the ensemble's logits; gradient reaches them.
+        logits: the same shape, the student's; gradient reaches them, too.
     """
-    log_said, log_student = said.log_softmax(1), logits.log_softmax(1)
-    divergence = F.kl_div(log_student, log_said, reduction="none", log_target=True).sum(1)
-    return torch.where(said.argmax(1) != logits.argmax(1), divergence, 0.0).mean()
+    log_ensemble, log_student = ensemble.log_softmax(1), logits.log_softmax(1)
+    divergence = F.kl_div(log_student, log_ensemble, reduction="none", log_target=True).sum(1)
+    return torch.where(ensemble.argmax(1) != logits.argmax(1), divergence, 0.0).mean()

@@ -92,19 +92,19 @@ class DKDR(SharedModel[ServerState, None]):
         student = ctx.model(message["student"])
         if self.options.beta:
             taught = message["experts"] if "experts" in message else message["student"].unsqueeze(0)
-            teachers = {f"teacher {place}": ctx.frozen_model(one) for place, one in enumerate(taught)}
+            teachers = {f"teacher {place}": ctx.frozen_model(vector) for place, vector in enumerate(taught)}
             train_batches({"student": student, **teachers}, self.loss, ctx)
         else:
             train_on_labels(student, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L."""
         logits = models["student"](batch["images"])
-        hard = cross_entropy(logits, batch["labels"], given)
+        hard = cross_entropy(logits, batch["labels"], extras)
         with torch.no_grad():
             taught = [model(batch["images"]) for name, model in models.items() if name != "student"]
-        soft = torch.stack([self.distillation(one, logits) for one in taught]).mean()
+        soft = torch.stack([self.distillation(target, logits) for target in taught]).mean()
         return Loss(hard + self.options.beta * soft, {"ce": hard, "kd": soft})
 
     def distillation(self, taught: Tensor, logits: Tensor) -> Tensor:
@@ -170,8 +170,8 @@ def finch(rows: Tensor, rank: float) -> Tensor:
     scaled = rows.to(torch.float64) / lengths.clamp(min=torch.finfo(torch.float64).tiny)
     left, values, _ = torch.linalg.svd(scaled, full_matrices=False)
     # The rows' products need no right vectors: (U S V) (U S V)' = (U S) (U S)'.
-    kept = max(1, int(rank * count + 1e-9))
-    short = left[:, :kept] * values[:kept]
+    dimension = max(1, int(rank * count + 1e-9))
+    short = left[:, :dimension] * values[:dimension]
     short = short / short.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     cosines = (short @ short.T).fill_diagonal_(-torch.inf)
     groups = list(range(count))

@@ -100,34 +100,34 @@ class FD(OwnModels, Method[ServerState, Tensor]):
 
     def update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """Train the client's own model on L, without the term where there are no targets; send Fbar."""
-        student, given = ctx.model(client), {}
+        student, extras = ctx.model(client), {}
         if self.options.gamma and "targets" in message:
             rows, present = spread(message["classes"], message["targets"], ctx.classes)
-            given = {"rows": rows, "present": present}
+            extras = {"rows": rows, "present": present}
         if self.options.means == "after":
-            train_batches({"student": student}, self.loss, ctx, given=given)
+            train_batches({"student": student}, self.loss, ctx, extras=extras)
             means = mean_rows(ctx.frozen_model(student.vector()), probabilities, ctx)
         else:
-            means = self._trained(student, given, ctx)
+            means = self._trained(student, extras, ctx)
         return student.vector(), Reply(outputs=means.values, classes=means.classes, counts=means.counts)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L; hands on F."""
         labels, logits = batch["labels"], models["student"](batch["images"])
-        hard, handed_on = cross_entropy(logits, labels, given), {"outputs": logits.detach().softmax(1)}
-        if "rows" not in given:
+        hard, handed_on = cross_entropy(logits, labels, extras), {"outputs": logits.detach().softmax(1)}
+        if "rows" not in extras:
             return Loss(hard, {"ce": hard}, handed_on)
-        soft = label_distillation(logits, labels, given["rows"], given["present"])
+        soft = label_distillation(logits, labels, extras["rows"], extras["present"])
         return Loss(hard + self.options.gamma * soft, {"ce": hard, "kd": soft}, handed_on)
 
-    def _trained(self, student: FlatModule, given: Tensors, ctx: ClientContext) -> PerClass:
+    def _trained(self, student: FlatModule, extras: Tensors, ctx: ClientContext) -> PerClass:
         """Train, and average by label what the model says of the samples as it sees them."""
         seen, optimizer = ClassMeans(ctx.classes), Optimizer(ctx.local.optimizer, student)
 
-        told = {**given, **label_options(ctx)}
+        all_extras = {**extras, **label_options(ctx)}
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
-            step = self.loss({"student": student}, {"images": images, "labels": labels}, told)
+            step = self.loss({"student": student}, {"images": images, "labels": labels}, all_extras)
             ctx.log(**step.logged)
             seen.add(step.handed_on["outputs"], labels)
             return step.value

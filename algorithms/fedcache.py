@@ -106,8 +106,8 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The public encoder, which all have."""
-        own = Architecture("classifier", RECIPE_MODEL, {})
-        return {ENCODER: self.options.encoder.architecture() if self.options.encoder else own}
+        recipe_model = Architecture("classifier", RECIPE_MODEL, {})
+        return {ENCODER: self.options.encoder.architecture() if self.options.encoder else recipe_model}
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless the encoder has features."""
@@ -119,8 +119,8 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
 
     def run_round(self, server: Cache, cohort: Cohort, ctx: ServerContext) -> Cache:
         """Send every client its own message, also those that a schedule without rounds asks later."""
-        own = partial(self.dispatch_to, server, ctx=ctx)
-        replies = cohort.scatter(self.client_update, {k: own(k) for k in cohort.clients}, own)
+        message_of = partial(self.dispatch_to, server, ctx=ctx)
+        replies = cohort.scatter(self.client_update, {k: message_of(k) for k in cohort.clients}, message_of)
         return self.absorb(server, replies, ctx)
 
     def dispatch_to(self, server: Cache, client: int, ctx: ServerContext) -> Message:
@@ -133,21 +133,21 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
 
     def client_update(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """Train on CE and the distillation term; send the logits, and at first hashes and labels."""
-        student, options, given = ctx.model(client), self.options, label_options(ctx)
+        student, options, extras = ctx.model(client), self.options, label_options(ctx)
         optimizer = Optimizer(ctx.local.optimizer, student)
         blank = torch.zeros(ctx.num_samples, ctx.classes, device=ctx.device)
         teachers, is_taught = placed(message, "teachers", blank)
         logits, met = torch.zeros_like(blank), torch.zeros_like(is_taught)
         for drawn in ctx.local_batches():
             images, labels = ctx.read(drawn)
-            z, own = student(images), is_taught[drawn.numbers]
-            loss = cross_entropy(z, labels, given)
+            z, mask = student(images), is_taught[drawn.numbers]
+            loss = cross_entropy(z, labels, extras)
             ctx.log(ce=loss)
-            if own.any():
+            if mask.any():
                 # The mean is over the batch, of which the others have no term.
                 kd = (
-                    distillation(teachers[drawn.numbers][own], z[own], options.temperature)
-                    * own.float().mean()
+                    distillation(teachers[drawn.numbers][mask], z[mask], options.temperature)
+                    * mask.float().mean()
                 )
                 ctx.log(kd=kd)
                 loss = loss + options.alpha * kd
@@ -178,16 +178,16 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
 
 def taught(cache: Cache, client: int, most: int) -> tuple[Tensor, Tensor]:
     """t_i of a client's samples, [n, C], and whether there is any, [n]; N(i) has `most` samples, or fewer."""
-    own, clients = cache[client], sorted(cache)
+    entry, clients = cache[client], sorted(cache)
     hashes, labels, logits, known = (
         torch.cat([getattr(cache[k], name) for k in clients])
         for name in ("hashes", "labels", "logits", "known")
     )
-    places = torch.arange(len(own.labels))
+    places = torch.arange(len(entry.labels))
     itself = places + sum(len(cache[k].labels) for k in clients if k < client)
-    fits = (own.labels[:, None] == labels) & known
+    fits = (entry.labels[:, None] == labels) & known
     fits[places, itself] = False
-    nearness = (own.hashes @ hashes.T).masked_fill(~fits, -torch.inf)
+    nearness = (entry.hashes @ hashes.T).masked_fill(~fits, -torch.inf)
     values, nearest = nearness.topk(min(most, len(labels)))
     fit = values > -torch.inf
     count = fit.sum(1, keepdim=True)

@@ -84,8 +84,8 @@ class FedCOG(Averaging[Tensor | None]):
         # Updates are counted from 0, rounds from 1.
         if options.lambda_kd and len(labels) and message["version"] + 1 >= options.generation_from_round:
             consensus = ctx.frozen_model(message["student"])
-            own = None if client is None else ctx.frozen_model(client)
-            images = self._images(labels, consensus, own, ctx)
+            local_model = None if client is None else ctx.frozen_model(client)
+            images = self._images(labels, consensus, local_model, ctx)
             with torch.no_grad():
                 taught = consensus(images)
 
@@ -101,17 +101,17 @@ class FedCOG(Averaging[Tensor | None]):
         trained = student.vector()
         return trained, Reply(student=trained, samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE on a real batch, distillation on a generated one."""
         student = models["student"]
-        hard = cross_entropy(student(batch["images"]), batch["labels"], given)
+        hard = cross_entropy(student(batch["images"]), batch["labels"], extras)
         with normalising(student, self.options.batchnorm):
             logits = student(batch["generated"])
         soft = distillation(batch["taught"], logits, self.options.temperature)
         return Loss(hard + self.options.lambda_kd * soft, {"ce": hard, "kd": soft})
 
     def _images(
-        self, labels: Tensor, consensus: FlatModule, own: FlatModule | None, ctx: ClientContext
+        self, labels: Tensor, consensus: FlatModule, local_model: FlatModule | None, ctx: ClientContext
     ) -> Tensor:
         """x~, [n, c, h, w] as the model sees images, one for each label."""
         options = self.options
@@ -124,8 +124,8 @@ class FedCOG(Averaging[Tensor | None]):
             task = cross_entropy(logits, labels)
             ctx.log(task=task)
             loss = task
-            if own is not None and options.lambda_dis:
-                apart = self._disagreement(logits, own(images.value))
+            if local_model is not None and options.lambda_dis:
+                apart = self._disagreement(logits, local_model(images.value))
                 ctx.log(disagreement=apart)
                 loss = loss - options.lambda_dis * apart
             optimizer.minimise(loss)

@@ -90,7 +90,7 @@ class Imitation:
     layer: int
     compared: int
 
-    def of_batch(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def of_batch(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """J through the frozen head on the student's layers 1 to l (eq. 12)."""
         hidden = up_to(self.layer, models["student"], batch["images"])
         output = between(self.layer, self.compared, models["head"], hidden)

@@ -135,11 +135,11 @@ class FedDF(Averaging[None]):
         teachers = Ensemble(ctx.frozen_model(start), list(replies.vectors("student")), batched=False)
         with torch.no_grad():
             # Teachers are frozen and these images not augmented: one pass gives the targets of all J steps.
-            said = [self.mixed(teachers(images)) for _, images in ctx.public.in_order(ids)]
+            outputs = [self.mixed(teachers(images)) for _, images in ctx.public.in_order(ids)]
         student = ctx.model(start)
         optimizer, best = Optimizer(options.optimizer, student), Best(options.validation, held_out)
         # Passes without end, of which J steps are taken.
-        targets = values_by_id(ids, torch.cat(said), ctx)
+        targets = values_by_id(ids, torch.cat(outputs), ctx)
         batches = (batch for epoch in count() for batch in ctx.public.epoch(epoch, options.batch_size, ids))
         for step, (chosen, images) in enumerate(islice(batches, steps)):
             with normalising(student, options.batchnorm):
@@ -157,8 +157,8 @@ class FedDF(Averaging[None]):
         if validation is None:
             return ids, ids[:0]
         # By id, not drawn: every round holds out the same samples.
-        held = ids % validation.one_in == 0
-        return ids[~held], ids[held]
+        mask = ids % validation.one_in == 0
+        return ids[~mask], ids[mask]
 
 
 class Best:

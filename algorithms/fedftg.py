@@ -132,10 +132,10 @@ class FedFTG(TellingOnce[ServerState]):
         if self.options.clip is None:
             super().train_locally(student, ctx)
         else:
-            given = label_options(ctx)
+            extras = label_options(ctx)
 
             def loss(images: Tensor, labels: Tensor) -> Tensor:
-                hard = cross_entropy(student(images), labels, given)
+                hard = cross_entropy(student(images), labels, extras)
                 ctx.log(ce=hard)
                 return hard
 
@@ -207,7 +207,7 @@ class FedFTG(TellingOnce[ServerState]):
         self, taught: Tensor, logits: Tensor, labels: Tensor, weights: Tensor, ctx: ServerContext
     ) -> Tensor:
         """What G minimises without diversity: members' logits [k, batch, C], w's [batch, C], a [k, batch]."""
-        fits = torch.stack([F.cross_entropy(own, labels, reduction="none") for own in taught])
+        fits = torch.stack([F.cross_entropy(member, labels, reduction="none") for member in taught])
         fit = weighted_by_class(fits, weights, self.options.class_weights)
         discrepancy = weighted_by_class(self._discrepancy(taught, logits), weights)
         ctx.log(generator_ce=fit, discrepancy=discrepancy)

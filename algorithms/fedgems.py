@@ -165,7 +165,7 @@ class FedGEM(OwnModels, Method[ServerState, ClientState]):
         train_on_labels(student, ctx, optimizer=optimizer)
         return ClientState(student.vector(), optimizer.state()), Reply()
 
-    def public_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def public_loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """eps CE + (1 - eps) KL(L_s, l_c) (eq. 6)."""
         epsilon, student = self.options.label_weight, models["student"]
         with normalising(student, self.options.batchnorm):
@@ -229,17 +229,17 @@ class Fusion:
         if options.self_training:  # S1
             lesson.hard[right], lesson.soft[right] = 1.0, 0.0
         # Samples that clients are asked about: S3's, and those of a branch that is ablated (Table 5).
-        asked = unknown.clone()
-        asked |= right & (not options.self_training)
-        asked |= recalled & (not options.self_distillation)
-        nobody_right = torch.zeros_like(asked)
+        query = unknown.clone()
+        query |= right & (not options.self_training)
+        query |= recalled & (not options.self_distillation)
+        nobody_right = torch.zeros_like(query)
         # No questions at epsilon = 1, where no KL term has a weight.
-        if self._questions is not None and asked.any():
-            answers = self._questions.ask(ids[asked]).to(logits)
-            lesson.teacher[asked] = mean_logits(list(answers))
+        if self._questions is not None and query.any():
+            answers = self._questions.ask(ids[query]).to(logits)
+            lesson.teacher[query] = mean_logits(list(answers))
             if options.ensemble_distillation:  # S3
-                alpha = entropy_weights(answers, labels[asked])
-                chosen = unknown[asked]
+                alpha = entropy_weights(answers, labels[query])
+                chosen = unknown[query]
                 lesson.teacher[unknown] = torch.einsum("kn,knc->nc", alpha, answers)[chosen]
                 nobody_right[unknown] = (alpha.sum(dim=0) == 0)[chosen]
                 lesson.soft[nobody_right] = 0.0

@@ -134,14 +134,14 @@ class FedGen(SharedModel[ServerState, None]):
         optimizer = Optimizer(ctx.local.optimizer, student)
         generating = min(options.generated_epochs, ctx.passes) if version else 0
         generated = options.generated_batch or ctx.local.batch_size
-        # As tensors: what may differ between clients of a group reaches a batched loss in `given` alone.
+        # As tensors: what may differ between clients of a group reaches a batched loss in `extras` alone.
         numbers = {"faded": options.decay**version, "share": options.alpha * generated / ctx.local.batch_size}
-        given = {name: torch.tensor(value, device=ctx.device) for name, value in numbers.items()}
+        extras = {name: torch.tensor(value, device=ctx.device) for name, value in numbers.items()}
         train_batches(
             {"student": student, "generator": generator},
             self.loss,
             ctx,
-            given={**given, **ctx.scale._asdict()},
+            extras={**extras, **ctx.scale._asdict()},
             epochs=range(generating),
             optimizer=optimizer,
             further=lambda drawn: self._drawn(len(drawn.indices), generator, ctx),
@@ -150,30 +150,30 @@ class FedGen(SharedModel[ServerState, None]):
         parts = {"student": student.vector(), "label_counts": ctx.label_counts()}
         return None, Reply(**parts, samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE and the two terms on generated features; a term of weight 0 is not computed."""
         logits = models["student"](batch["images"])
-        loss = cross_entropy(logits, batch["labels"], given)
+        loss = cross_entropy(logits, batch["labels"], extras)
         logged = {"ce": loss}
         if self.options.beta:
-            logged["latent"] = self.latent_term(logits, models, batch, given)
-            loss = loss + given["faded"] * (self.options.beta * logged["latent"])
+            logged["latent"] = self.latent_term(logits, models, batch, extras)
+            loss = loss + extras["faded"] * (self.options.beta * logged["latent"])
         if self.options.alpha:
-            logged["generated"] = self.generated_term(models, batch, given)
-            loss = loss + given["faded"] * (given["share"] * logged["generated"])
+            logged["generated"] = self.generated_term(models, batch, extras)
+            loss = loss + extras["faded"] * (extras["share"] * logged["generated"])
         return Loss(loss, logged)
 
-    def latent_term(self, logits: Tensor, models: Models, batch: Tensors, given: Tensors) -> Tensor:
+    def latent_term(self, logits: Tensor, models: Models, batch: Tensors, extras: Tensors) -> Tensor:
         """KL to what the predictor says of a generated feature of the same label; gradient reaches f(x)."""
         with torch.no_grad():
-            z = generate(models["generator"], batch["latent"], batch["labels"], PixelScale.of(given))
+            z = generate(models["generator"], batch["latent"], batch["labels"], PixelScale.of(extras))
             taught = models["student"].classify(z)
         return distillation(taught, logits)
 
-    def generated_term(self, models: Models, batch: Tensors, given: Tensors) -> Tensor:
+    def generated_term(self, models: Models, batch: Tensors, extras: Tensors) -> Tensor:
         """The predictor's CE on generated features of the labels y'; gradient reaches the predictor."""
         with torch.no_grad():
-            z = generate(models["generator"], batch["generated"], batch["wanted"], PixelScale.of(given))
+            z = generate(models["generator"], batch["generated"], batch["wanted"], PixelScale.of(extras))
         return cross_entropy(models["student"].classify(z), batch["wanted"])
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
@@ -196,7 +196,7 @@ class FedGen(SharedModel[ServerState, None]):
         self, server: ServerState, replies: Replies, ctx: ServerContext
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The generator after its steps against the cohort's own predictors, and its Adam's state."""
-        options, own = self.options, self.options.generator
+        options, recipe = self.options, self.options.generator
         counts = torch.stack(list(replies.vectors("label_counts"))).to(ctx.device)
         shares = class_shares(counts)
         pooled = counts.sum(0)
@@ -204,10 +204,10 @@ class FedGen(SharedModel[ServerState, None]):
         generator = ctx.model(server.generator, "generator")
         model = ctx.frozen_model(server.weights)
         heads = Ensemble(model, list(replies.vectors("student")), classify, batched=True)
-        rates = faded(own.optimizer, own.lr_decay**server.version)
+        rates = faded(recipe.optimizer, recipe.lr_decay**server.version)
         optimizer = Optimizer(rates, generator, server.moments)
-        for _ in range(own.steps):
-            labels = drawn_labels(drawn_from, own.batch_size, ctx)
+        for _ in range(recipe.steps):
+            labels = drawn_labels(drawn_from, recipe.batch_size, ctx)
             epsilon = noise(len(labels), generator, ctx)
             z = generate(generator, epsilon, labels, ctx)
             fit = self._fit(heads(z), labels, shares)
@@ -224,5 +224,5 @@ class FedGen(SharedModel[ServerState, None]):
         """How badly the ensemble, [K, batch, C], takes features for their labels; shares are a, [K, C]."""
         if self.options.teacher == "paper":
             return cross_entropy(logits.mean(0), labels)
-        losses = [F.cross_entropy(own, labels, reduction="none") for own in logits]
+        losses = [F.cross_entropy(member, labels, reduction="none") for member in logits]
         return weighted_by_class(torch.stack(losses), shares[:, labels], self.options.class_weights)

@@ -98,9 +98,9 @@ class FedGH(OwnModels, OneExchange[Tensor, Tensor]):
         begun[head_place(student)] = message["head"]
         student.load(begun)
         train_on_labels(student, ctx)
-        own = student.vector()
-        prototypes = mean_features(ctx.frozen_model(own), ctx)
-        return own, Reply(prototypes=prototypes.values, classes=prototypes.classes)
+        vector = student.vector()
+        prototypes = mean_features(ctx.frozen_model(vector), ctx)
+        return vector, Reply(prototypes=prototypes.values, classes=prototypes.classes)
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
         """Train the head on all prototypes that came."""

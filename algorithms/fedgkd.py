@@ -101,10 +101,10 @@ class FedGKD(Averages, OneExchange[ServerState, None]):
             train_on_labels(student, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L."""
         logits = models["student"](batch["images"])
-        hard = cross_entropy(logits, batch["labels"], given)
+        hard = cross_entropy(logits, batch["labels"], extras)
         with torch.no_grad():
             taught = models["teacher"](batch["images"])
         soft = self._distillation(taught, logits)

@@ -45,14 +45,14 @@ class FedGKT(KnowledgeTransfer):
     paper = "He, Annavaram, Avestimehr 2020, arXiv 2007.14513"
     group_training = "all local training"
 
-    def client_terms(self, given: Tensors) -> Terms:
+    def client_terms(self, extras: Tensors) -> Terms:
         """alpha T^2 KL(s_T(z_s), s_T(z_k)): the server's logits teach the client."""
         return self._terms()
 
-    def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
+    def server_terms(self, client: int, introductions: Mapping[int, Mapping[str, Tensor]]) -> Terms:
         """alpha T^2 KL(s_T(z_k), s_T(z_s)), the same for every client."""
         return self._terms()
 
     def _terms(self) -> Terms:
-        temperature = self.options.temperature
-        return {"kd": (self.options.alpha, lambda teacher, own: distillation(teacher, own, temperature))}
+        t = self.options.temperature
+        return {"kd": (self.options.alpha, lambda teacher, student: distillation(teacher, student, t))}

@@ -63,35 +63,35 @@ class FedICT(KnowledgeTransfer):
         """The label counts n_k d^k, [C], which go up once."""
         return {"counts": ctx.label_counts()}
 
-    def client_given(self, ctx: ClientContext) -> Tensors:
+    def client_extras(self, ctx: ClientContext) -> Tensors:
         """d^k, [C] float64: what differs between clients reaches a batched loss as a tensor."""
         return {"shares": shares(ctx.label_counts())}
 
-    def client_terms(self, given: Tensors) -> Terms:
+    def client_terms(self, extras: Tensors) -> Terms:
         """beta KD and lambda FPKD, with classes weighed by d^k / T_w."""
-        fpkd = self._weighted(given["shares"] / self.options.fpkd_t)
+        fpkd = self._weighted(extras["shares"] / self.options.fpkd_t)
         return {"kd": (self.options.beta, self._kd), "fpkd": (self.options.lambda_fpkd, fpkd)}
 
-    def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
-        """beta KD and mu LKA, with d^S of all clients in `told` and d^k of this one."""
-        everyone = shares(torch.stack([told[k]["counts"] for k in sorted(told)]).sum(dim=0))
-        own = shares(told[client]["counts"])
-        lka = self._scaled(float(F.cosine_similarity(everyone, own, dim=0)))
+    def server_terms(self, client: int, introductions: Mapping[int, Mapping[str, Tensor]]) -> Terms:
+        """beta KD and mu LKA, with d^S of all clients in `introductions` and d^k of this one."""
+        everyone = shares(torch.stack([introductions[k]["counts"] for k in sorted(introductions)]).sum(dim=0))
+        client_shares = shares(introductions[client]["counts"])
+        lka = self._scaled(float(F.cosine_similarity(everyone, client_shares, dim=0)))
         if self.options.lka == "balance":
-            lka = self._weighted((everyone - own) / self.options.lka_u)
+            lka = self._weighted((everyone - client_shares) / self.options.lka_u)
         return {"kd": (self.options.beta, self._kd), "lka": (self.options.mu_lka, lka)}
 
-    def _kd(self, teacher: Tensor, own: Tensor) -> Tensor:
-        return distillation(teacher, own, self.options.temperature)
+    def _kd(self, teacher: Tensor, student: Tensor) -> Tensor:
+        return distillation(teacher, student, self.options.temperature)
 
     def _scaled(self, factor: float) -> Term:
-        return lambda teacher, own: factor * self._kd(teacher, own)
+        return lambda teacher, student: factor * self._kd(teacher, student)
 
     def _weighted(self, scores: Tensor) -> Term:
         """KD with classes weighed by `scores`, [C], or by their softmax."""
         weights = scores.softmax(dim=0) if self.options.weights == "softmax" else scores
-        return lambda teacher, own: weighted_distillation(
-            teacher, own, weights.to(own), self.options.temperature
+        return lambda teacher, student: weighted_distillation(
+            teacher, student, weights.to(student), self.options.temperature
         )
 
 

@@ -110,7 +110,7 @@ class FedKD(Method[Replicated, ClientState]):
         energy = start + rise * min(ctx.round - 1, rounds) / rounds
         messages = {client: server.message(client, energy=energy) for client in cohort.clients}
         replies = cohort.scatter(self.update, messages)
-        changes = {one.client: LowRank(one["update"], one["ranks"]) for one in replies}
+        changes = {reply.client: LowRank(reply["update"], reply["ranks"]) for reply in replies}
         weights = cohort_weights(replies, self.options.weighting)
         return server.updated(changes, weights, matrix_places(ctx.frozen_model(server.vector)), energy)
 
@@ -124,15 +124,15 @@ class FedKD(Method[Replicated, ClientState]):
         batches = own_batches(ctx)
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
         sent = to_low_rank(mentee.vector() - received.vector, matrix_places(mentee), message["energy"])
-        own = models[MENTOR].vector(), received, models[MAP].vector().view(client.map.shape)
-        return ClientState(*own), Reply(update=sent.numbers, ranks=sent.ranks, samples=ctx.num_samples)
+        fields = models[MENTOR].vector(), received, models[MAP].vector().view(client.map.shape)
+        return ClientState(*fields), Reply(update=sent.numbers, ranks=sent.ranks, samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L_t + L_s, each for its own model, L_s also for W; terms without weight are left out."""
         options, labels = self.options, batch["labels"]
         h_t, h_s = (models[name].features(batch["images"]) for name in (MENTOR, MENTEE))
         z_t, z_s = models[MENTOR].classify(h_t), models[MENTEE].classify(h_s)
-        parts = {"ce": cross_entropy(z_t, labels, given), "mentee_ce": cross_entropy(z_s, labels, given)}
+        parts = {"ce": cross_entropy(z_t, labels, extras), "mentee_ce": cross_entropy(z_s, labels, extras)}
         value = parts["ce"] + parts["mentee_ce"]
         intensity = value.detach() if options.detach_intensity else value
         if options.distill:

@@ -182,23 +182,23 @@ class FedKF(OneExchange[ServerState, GeneratorState]):
         if self.options.order == "student_first":
             learning.reverse()
         models = {"student": student, "teacher": self._teacher(message, ctx), "generator": generator}
-        train_phases(models, [Phase(self.look, []), *learning], batches(), ctx, given=ctx.scale._asdict())
+        train_phases(models, [Phase(self.look, []), *learning], batches(), ctx, extras=ctx.scale._asdict())
         state = GeneratorState(generator.vector(), adam.state())
         return state, Reply(student=student.vector(), samples=ctx.num_samples)
 
-    def look(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def look(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE(b), and x^ with the teacher's p^ and f^, which both steps use; nothing is minimised yet."""
-        hard = cross_entropy(models["student"](batch["images"]), batch["labels"], given)
-        imagined = imagine(models["generator"], models["teacher"], batch["noise"], PixelScale.of(given))
+        hard = cross_entropy(models["student"](batch["images"]), batch["labels"], extras)
+        imagined = imagine(models["generator"], models["teacher"], batch["noise"], PixelScale.of(extras))
         handed_on = {"hard": hard, "x": imagined.images, "f": imagined.features, "p": imagined.logits}
         return Loss(hard, {"ce": hard}, handed_on)
 
-    def imitate(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def imitate(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L_G, the generator's step."""
         with normalising(student := models["student"], self.options.batchnorm):
             return generator_loss(Imagined(batch["x"], batch["f"], batch["p"]), student, self.options)
 
-    def distil(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def distil(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L, the student's step; x^ and p^ are from before the generator's."""
         if not self.options.gamma:
             return Loss(batch["hard"])  # nothing is added to CE: the student is FedAvg's to the bit

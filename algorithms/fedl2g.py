@@ -100,8 +100,8 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
         """None in a round of the warm-up; else local training's, without a quiz that is held out."""
-        held = self.options.held(num_samples, local) if self.options.quiz == "held_out" else 0
-        return 0 if self.options.warmup else local.samples_of(num_samples - held)
+        quiz_size = self.options.held(num_samples, local) if self.options.quiz == "held_out" else 0
+        return 0 if self.options.warmup else local.samples_of(num_samples - quiz_size)
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """Guiding vectors of normal numbers."""
@@ -121,16 +121,16 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
             paced = ctx.local.of_client(ctx.num_samples - self._held(ctx))  # by the samples of its passes
             optimizer = Optimizer(clipped(paced.optimizer, options.clip), student)
             batches = ((drawn, NOTHING) for drawn in self._batches(ctx))
-            phases, given = [Phase(self.loss, [optimizer])], {"guides": message["guides"]}
-            train_phases({"student": student}, phases, batches, ctx, given=given)
-        own = student.vector()
-        return own, self._studied(ctx.frozen_model(own), own, message["guides"], ctx)
+            phases, extras = [Phase(self.loss, [optimizer])], {"guides": message["guides"]}
+            train_phases({"student": student}, phases, batches, ctx, extras=extras)
+        vector = student.vector()
+        return vector, self._studied(ctx.frozen_model(vector), vector, message["guides"], ctx)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE + lambda MSE(out, g_y)."""
         logits, guided = guided_outputs(models["student"], batch["images"], self.options.guided)
-        hard = cross_entropy(logits, batch["labels"], given)
-        away = F.mse_loss(guided, given["guides"][batch["labels"]])
+        hard = cross_entropy(logits, batch["labels"], extras)
+        away = F.mse_loss(guided, extras["guides"][batch["labels"]])
         return Loss(hard + self.options.weight * away, {"ce": hard, "guide_distance": away})
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
@@ -152,9 +152,9 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
 
     def _batches(self, ctx: ClientContext) -> Iterator[Drawn]:
         """Those of local training; without a quiz that is held out, as a client that has only the rest."""
-        if not (held := self._held(ctx)):
+        if not (quiz_size := self._held(ctx)):
             return ctx.local_batches()
-        rest = ctx.local.steps_of(ctx.num_samples - held)
+        rest = ctx.local.steps_of(ctx.num_samples - quiz_size)
         passes = (self._parted(ctx, index)[1] for index in count())
         return islice(chain.from_iterable(passes), rest)
 
@@ -162,16 +162,16 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         """A pass's batches of quiz samples, and those of the others."""
         drawn = list(ctx.batches(index, every=True))
         numbers, indices = (torch.cat(column) for column in list(zip(*drawn, strict=True))[:2])
-        held, places = self.options.held(ctx.num_samples, ctx.local), numbers
+        quiz_size, places = self.options.held(ctx.num_samples, ctx.local), numbers
         if self.options.quiz == "drawn":
             places = torch.arange(len(numbers), device=numbers.device)
         parts = []
-        for chosen in (places < held, places >= held):
+        for chosen in (places < quiz_size, places >= quiz_size):
             rows = ctx.in_batches(numbers[chosen]), ctx.in_batches(indices[chosen.to(indices.device)])
             parts.append([Drawn(which, of, drawn[0].augmented) for which, of in zip(*rows, strict=True)])
         return parts[0], parts[1]
 
-    def _studied(self, model: FlatModule, own: Tensor, guides: Tensor, ctx: ClientContext) -> Reply:
+    def _studied(self, model: FlatModule, vector: Tensor, guides: Tensor, ctx: ClientContext) -> Reply:
         """The reply of step 2; without rows from a client of fewer than two samples."""
         if ctx.num_samples < 2:
             return Reply(gradients=guides[:0], classes=torch.zeros(0, dtype=torch.int32))
@@ -179,16 +179,16 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         outputs, trained = Outputs(model, self.options.guided), model.num_parameters
 
         def predict(parameters: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-            tensors = model.tensors(torch.cat([parameters, own[trained:]]))
+            tensors = model.tensors(torch.cat([parameters, vector[trained:]]))
             # Buffers are the model's own already, and BatchNorm takes none that a gradient reaches.
-            named = {f"inner.{one.name}": tensors[one.name] for one in model.trained}
+            named = {f"inner.{slot.name}": tensors[slot.name] for slot in model.trained}
             logits, out = functional_call(outputs, named, (images,))
             return logits, out
 
-        studied = [ctx.read(one) for one in study[: self.options.study_batches]]
-        quizzed = [ctx.read(one) for one in quiz]
+        studied = [ctx.read(batch) for batch in study[: self.options.study_batches]]
+        quizzed = [ctx.read(batch) for batch in quiz]
         rates = {"step": self.options.step or ctx.local.optimizer.lr, "weight": self.options.weight}
-        rows = guide_gradients(predict, own[:trained], guides, studied, quizzed, **rates)
+        rows = guide_gradients(predict, vector[:trained], guides, studied, quizzed, **rates)
         classes = torch.unique(torch.cat([labels for _, labels in studied]))
         return Reply(gradients=rows[classes], classes=classes.int())
 
@@ -238,8 +238,8 @@ def guide_gradients(
         with sdpa_kernel(SDPBackend.MATH):  # attention's other kernels have no second derivative
             logits, out = predict(theta, images)
         # A product with one-hot labels: the gradient of an index would sum in any order on a GPU.
-        own = F.one_hot(labels, len(guides)).to(guides.dtype) @ vectors
-        losses.append(cross_entropy(logits, labels) + weight * F.mse_loss(out, own))
+        targets = F.one_hot(labels, len(guides)).to(guides.dtype) @ vectors
+        losses.append(cross_entropy(logits, labels) + weight * F.mse_loss(out, targets))
     (slope,) = torch.autograd.grad(torch.stack(losses).mean(), theta, create_graph=True)
     moved = (theta - step * slope).detach().requires_grad_()
     results = [cross_entropy(predict(moved, images)[0], labels) for images, labels in quiz]

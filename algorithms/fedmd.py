@@ -159,10 +159,10 @@ class FedMD(OwnModels, Method[ServerState, ClientState]):
         new = [client for client in cohort.clients if client not in server.started]
         if new and (self.options.pretrain_public or self.options.pretrain_private):
             cohort.scatter(self.start, {client: Message() for client in new})
-        said: dict[str, Any] = {"seed": drawn_seed(ctx)} if self.options.digests else {}
-        if said and self.options.teacher != "none":
-            said["consensus"] = self.agreed(cohort.broadcast(self.predict, Message(**said)))
-        cohort.broadcast(self.update, Message(**said))
+        content: dict[str, Any] = {"seed": drawn_seed(ctx)} if self.options.digests else {}
+        if content and self.options.teacher != "none":
+            content["consensus"] = self.agreed(cohort.broadcast(self.predict, Message(**content)))
+        cohort.broadcast(self.update, Message(**content))
         return ServerState(tuple(sorted({*server.started, *new})))
 
     def start(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
@@ -219,7 +219,7 @@ class FedMD(OwnModels, Method[ServerState, ClientState]):
         train_on_labels(student, ctx, optimizer=private)
         return ClientState(student.vector(), public.state(), private.state()), Reply()
 
-    def digest_loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def digest_loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """Own logits towards z~, and with `ce_kl` towards the labels."""
         logits = models["student"](batch["images"])
         loss: Any = cross_entropy(logits, batch["labels"]) if self.options.labelled else 0.0

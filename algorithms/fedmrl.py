@@ -94,33 +94,33 @@ class FedMRL(SharedSmall[ClientState]):
 
     def init_client(self, ctx: ClientContext) -> ClientState:
         """A model and a projector of the client's own, the latter as torch draws linear layers."""
-        own, small = ctx.own_initial_vector(), ctx.initial_vector(SMALL)
-        length = feature_length(ctx.frozen_model(own), ctx)
+        vector, small = ctx.own_initial_vector(), ctx.initial_vector(SMALL)
+        length = feature_length(ctx.frozen_model(vector), ctx)
         inputs = length + feature_length(ctx.frozen_model(small, SMALL), ctx)
         drawn = torch.rand(length, inputs + 1, generator=ctx.stream(PROJECTOR), device=ctx.device)
-        return ClientState(own, small, (2 * drawn - 1) / inputs**0.5)
+        return ClientState(vector, small, (2 * drawn - 1) / inputs**0.5)
 
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         """Train both models and the projector; the small model is sent."""
-        small, own = ctx.model(message["small"], SMALL), ctx.model(client.own)
-        models = {SMALL: small, OWN: own, PROJECTOR: linear_map(client.projector)}
+        small, client_model = ctx.model(message["small"], SMALL), ctx.model(client.own)
+        models = {SMALL: small, OWN: client_model, PROJECTOR: linear_map(client.projector)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
         train_phases(models, [Phase(self.loss, optimizers)], own_batches(ctx), ctx)
         sent, projector = small.vector(), models[PROJECTOR].vector().view(client.projector.shape)
-        return ClientState(own.vector(), sent, projector), Reply(small=sent, samples=ctx.num_samples)
+        return ClientState(client_model.vector(), sent, projector), Reply(small=sent, samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE(head_k(r)) + m CE(head_g(the first K_g numbers of r))."""
         of_small, of_own = (models[name].features(batch["images"]) for name in (SMALL, OWN))
         shared = models[PROJECTOR](joined(of_small, of_own))
         logits = models[OWN].classify(shared)
-        parts = {"ce": cross_entropy(logits, batch["labels"], given)}
+        parts = {"ce": cross_entropy(logits, batch["labels"], extras)}
         value = parts["ce"]
         if self.options.small_weight:
             logits = models[SMALL].classify(shared[:, : of_small.shape[1]])
-            parts["small_ce"] = cross_entropy(logits, batch["labels"], given)
+            parts["small_ce"] = cross_entropy(logits, batch["labels"], extras)
             value = value + self.options.small_weight * parts["small_ce"]
         return Loss(value, parts)
 
@@ -135,11 +135,11 @@ class FedMRL(SharedSmall[ClientState]):
 
     def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """head_k(r)."""
-        own, small = parts
+        client_model, small = parts
 
         def predict(images: Tensor) -> Tensor:
-            features = joined(small.features(images), own.features(images))
-            return own.classify(F.linear(features, numbers.view(-1, features.shape[1])))
+            features = joined(small.features(images), client_model.features(images))
+            return client_model.classify(F.linear(features, numbers.view(-1, features.shape[1])))
 
         return predict
 

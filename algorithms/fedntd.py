@@ -56,11 +56,11 @@ class FedNTD(Averaging[None]):
         train_batches({"student": student, "teacher": teacher}, self.loss, ctx)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L."""
         images, labels = batch["images"], batch["labels"]
         logits = models["student"](images)
-        hard = cross_entropy(logits, labels, given)
+        hard = cross_entropy(logits, labels, extras)
         # Without the term, not with a term of weight 0: then the result is FedAvg's to the bit.
         if not self.options.beta:
             return Loss(hard, {"ce": hard})

@@ -39,15 +39,15 @@ class FedProx(Averaging[None]):
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train w from w^t for E epochs, with w^t as the proximal term's centre; send w_k and n_k."""
         student = ctx.model(message["student"])
-        train_batches({"student": student}, self.loss, ctx, given={"received": message["student"]})
+        train_batches({"student": student}, self.loss, ctx, extras={"received": message["student"]})
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE and the proximal term."""
         student = models["student"]
-        hard = cross_entropy(student(batch["images"]), batch["labels"], given)
+        hard = cross_entropy(student(batch["images"]), batch["labels"], extras)
         # Without the term, not with a term of weight 0: then the result is FedAvg's to the bit.
         if not self.options.mu:
             return Loss(hard, {"ce": hard})
-        distance = squared_distance(student.parameters(), student.parts(given["received"]))
+        distance = squared_distance(student.parameters(), student.parts(extras["received"]))
         return Loss(hard + self.options.mu / 2 * distance, {"ce": hard, "squared_distance": distance})

@@ -47,8 +47,8 @@ class TrainedInTurn(Trained, Method[Any, Tensor]):
         """Raise RecipeError if the layers that stay are not the last ones, or E_h is above E."""
         note = super().check(ctx)
         if self.options.head_epochs > (ctx.local.epochs or 0):
-            said = f"{self.options.head_epochs} is more than local.epochs = {ctx.local.epochs}"
-            raise RecipeError(f"{said}; lower it, or raise local.epochs", "method.head_epochs")
+            fault = f"{self.options.head_epochs} is more than local.epochs = {ctx.local.epochs}"
+            raise RecipeError(f"{fault}; lower it, or raise local.epochs", "method.head_epochs")
         return note
 
     def train(self, student: FlatModule, layers: Layers, shared: int, ctx: ClientContext) -> None:

@@ -151,8 +151,8 @@ class FedRevive(Telling[State, None]):
             if updates > options.blend_after and (public or len(state.labels)):
                 ctx.log(beta=beta)
                 assert reply.sent is not None  # as it is late
-                sent, own = torch.tensor(reply.sent.resolve()["student"]), reply["student"]
-                blended[place] = blend(own, sent, self.distillation(state, teachers, guard, ctx), beta)
+                sent, vector = torch.tensor(reply.sent.resolve()["student"]), reply["student"]
+                blended[place] = blend(vector, sent, self.distillation(state, teachers, guard, ctx), beta)
         weights = replies.numbers("samples")
         mean = replies.changed("student", blended).aggregated("student", weights, server.weights)
         model = ctx.frozen_model(mean)
@@ -169,26 +169,26 @@ class FedRevive(Telling[State, None]):
         start = torch.randn(ctx.classes, fast.latent, generator=ctx.stream("embeddings"), device=ctx.device)
         z, e, rates = FreeTensor(noise(count, fast, ctx)), FreeTensor(start), options.generator.optimizer
         latent = rates.model_copy(update={"lr": options.latent_lr})
-        adams = [Optimizer(rate, own, betas=BETAS) for rate, own in ((rates, fast), (latent, z), (latent, e))]
+        adams = [Optimizer(rate, var, betas=BETAS) for rate, var in ((rates, fast), (latent, z), (latent, e))]
         chosen, shares = F.one_hot(labels, ctx.classes).float(), class_shares(proxies)[:, labels]
         student, steps = ctx.frozen_model(server.weights), list[tuple[float, Tensor]]()
         for _ in range(options.generator_steps):
             # By a product: the gradient of an index adds in no fixed order on a GPU.
             images = generate(fast, z.value + EMBEDDED * (chosen @ e.value), None, ctx)
             seen = ctx.augmented(images, options.augment)
-            said = [Teachers([teacher]).with_gap(seen) for teacher in teachers]
-            logits, gaps = torch.cat([one for one, _ in said]), torch.stack([gap for _, gap in said])
+            answers = [Teachers([teacher]).with_gap(seen) for teacher in teachers]
+            logits, gaps = torch.cat([row for row, _ in answers]), torch.stack([gap for _, gap in answers])
             against = student(seen) if options.lambda_adv and ctx.round > options.blend_after else None
             loss = options.loss(logits, gaps, labels, shares, against, LossGuard({}, on=False))
             ctx.log(synthesis=loss)
             steps.append((loss.item(), images.detach()))
-            kept = options.loss(logits, gaps, labels, shares, against, guard) if guard.on else loss
-            if kept.requires_grad:  # otherwise all is left out, and Adam would step on its moments
-                minimise(kept, *adams)
+            guarded_loss = options.loss(logits, gaps, labels, shares, against, guard) if guard.on else loss
+            if guarded_loss.requires_grad:  # otherwise all is left out, and Adam would step on its moments
+                minimise(guarded_loss, *adams)
         _, best = min(steps, key=lambda step: step[0])
         adam = Optimizer(rates, slow, server.moments, betas=BETAS)
         pairs = zip(slow.leaves, fast.leaves, strict=True)  # of which the gradient is theta - theta_copy
-        adam.minimise(torch.stack([(one * (one - other).detach()).sum() for one, other in pairs]).sum())
+        adam.minimise(torch.stack([(leaf * (leaf - other).detach()).sum() for leaf, other in pairs]).sum())
         pixels = ctx.pixels(best).mul(255).round().to(torch.uint8).cpu()
         images, labels = torch.cat([server.images, pixels]), torch.cat([server.labels, labels.cpu()])
         pooled = replace(server, images=images[-options.pool :], labels=labels[-options.pool :])
@@ -202,8 +202,8 @@ class FedRevive(Telling[State, None]):
         for _ in range(options.distill_steps):
             batches = [ctx.augmented(images, options.augment) for images in self.drawn(server, ctx)]
             with torch.no_grad():
-                said = [teacher(images) for teacher, images in zip(teachers, batches, strict=True)]
-            loss = kl_divergence(torch.cat(said), student(torch.cat(batches)))
+                targets = [teacher(images) for teacher, images in zip(teachers, batches, strict=True)]
+            loss = kl_divergence(torch.cat(targets), student(torch.cat(batches)))
             ctx.log(distillation=loss)
             if guard.keeps("distillation", loss):
                 optimizer.minimise(loss)
@@ -216,7 +216,7 @@ class FedRevive(Telling[State, None]):
             ids = torch.randint(
                 len(ctx.public), (len(server.clients), n), generator=stream, device=ctx.device
             )
-            return [ctx.public.images(own) for own in ids]
+            return [ctx.public.images(row) for row in ids]
         chosen = [drawn_places(server.labels, proxy, n, ctx) for proxy in server.proxies(ctx)]
         return [ctx.normalise(server.images[places].to(ctx.device).float() / 255) for places in chosen]
 
@@ -225,9 +225,9 @@ def heard(server: State, reply: Reply, options: Options, ctx: ServerContext) -> 
     """The state with the reply's model as the newest teacher, and its client's classes."""
     client, sums, counts = reply.client, server.sums.clone(), server.counts.clone()
     if "label_counts" in reply:
-        told = reply["label_counts"]
-        told = told if told.any() else torch.ones_like(told)  # one without samples has all classes alike
-        sums[client], counts[client] = told, told.sum()
+        label_counts = reply["label_counts"]
+        label_counts = label_counts if label_counts.any() else torch.ones_like(label_counts)  # of no samples
+        sums[client], counts[client] = label_counts, label_counts.sum()
     elif options.images == "pool" and counts[client] < UPLOADS:
         probes = torch.randn(PROBES, *ctx.shape, generator=ctx.stream("probes"), device=ctx.device)
         logits = ctx.frozen_model(reply["student"]).predict(probes)

@@ -101,11 +101,11 @@ class FedSD2C(OneShot):
             if count <= options.ipc and options.small_classes == "leave out":
                 continue
             order = torch.randperm(count, generator=stream, device=ctx.device)[: options.seen]
-            own = images[labels == label][order]
-            easiest, losses = easiest_crops(model, own, label, options, stream, ctx)
-            kept = losses.argsort(stable=True)[: options.ipc]
-            chosen.append(easiest[kept])
-            classes.append(torch.full((len(kept),), label, dtype=labels.dtype, device=ctx.device))
+            candidates = images[labels == label][order]
+            easiest, losses = easiest_crops(model, candidates, label, options, stream, ctx)
+            places = losses.argsort(stable=True)[: options.ipc]
+            chosen.append(easiest[places])
+            classes.append(torch.full((len(places),), label, dtype=labels.dtype, device=ctx.device))
         return torch.cat(chosen), torch.cat(classes)
 
     def absorb(self, server: OneShotState, replies: Replies, ctx: ServerContext) -> OneShotState:
@@ -114,7 +114,7 @@ class FedSD2C(OneShot):
         counts = torch.tensor([len(reply["labels"]) for reply in replies], device=ctx.device)
         if not counts.sum():
             return server
-        models = [ctx.frozen_model(one["trained"], ctx.client_models[one.client]) for one in replies]
+        models = [ctx.frozen_model(reply["trained"], ctx.client_models[reply.client]) for reply in replies]
         images = torch.cat([reply["images"].to(ctx.device) for reply in replies])
         senders = torch.arange(len(models), device=ctx.device).repeat_interleave(counts)
         student = ctx.model(server.student)
@@ -131,8 +131,8 @@ class FedSD2C(OneShot):
                 ctx.log(distillation=kl)
                 learning.minimise(kl, factor=factor)
         labels = torch.cat([reply["labels"] for reply in replies])[:SHOWN].long()
-        shown = ctx.pixels(images[:SHOWN]).cpu()
-        return OneShotState(student.vector().cpu(), server.version + 1, shown, labels)
+        pictures = ctx.pixels(images[:SHOWN]).cpu()
+        return OneShotState(student.vector().cpu(), server.version + 1, pictures, labels)
 
 
 def easiest_crops(
@@ -193,6 +193,6 @@ def cropped(images: Tensor, boxes: Tensor) -> Tensor:
 def senders_logits(models: list[FlatModule], senders: Tensor, images: Tensor) -> Tensor:
     """Each image's logits of its sender's model, [n, C]; senders [n] are places in `models`."""
     with torch.no_grad():
-        said = [(senders == place).nonzero()[:, 0] for place in range(len(models))]
-        rows = [(own, models[place](images[own])) for place, own in enumerate(said) if len(own)]
-    return torch.cat([logits for _, logits in rows])[torch.cat([own for own, _ in rows]).argsort()]
+        indices = [(senders == place).nonzero()[:, 0] for place in range(len(models))]
+        rows = [(index, models[place](images[index])) for place, index in enumerate(indices) if len(index)]
+    return torch.cat([logits for _, logits in rows])[torch.cat([index for index, _ in rows]).argsort()]

@@ -81,9 +81,9 @@ class FedTGP(PrototypeClients[ServerState]):
         layers = torch.rand(2 * length * (length + 1), generator=stream, device=device) * 2 - 1
         return ServerState(torch.cat([vectors, layers / length**0.5]).cpu(), None, ctx.classes)
 
-    def uploaded(self, own: PerClass) -> Reply:
+    def uploaded(self, prototypes: PerClass) -> Reply:
         """Prototypes and classes; counts do not travel."""
-        return Reply(prototypes=own.values, classes=own.classes)
+        return Reply(prototypes=prototypes.values, classes=prototypes.classes)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Train v and F on the prototypes that came; P^_c of all classes."""
@@ -98,13 +98,13 @@ class FedTGP(PrototypeClients[ServerState]):
         for _ in range(self.options.server_epochs):
             order = torch.randperm(len(labels), generator=ctx.stream("order"), device=ctx.device)
             for batch in torch.split(order, self.options.server_batch_size):
-                made = made_prototypes(trained.value, *sizes)
-                loss = margin_loss(sent[batch], labels[batch], made, margin)
+                prototypes = made_prototypes(trained.value, *sizes)
+                loss = margin_loss(sent[batch], labels[batch], prototypes, margin)
                 ctx.log(margin_ce=loss)
                 optimizer.minimise(loss)
         flat = trained.trainable.clone()
-        every, made = torch.arange(ctx.classes, dtype=torch.int32), made_prototypes(flat, *sizes).cpu()
-        return ServerState(flat.cpu(), PerClass(every, made, torch.ones(ctx.classes)), ctx.classes)
+        every, prototypes = torch.arange(ctx.classes, dtype=torch.int32), made_prototypes(flat, *sizes).cpu()
+        return ServerState(flat.cpu(), PerClass(every, prototypes, torch.ones(ctx.classes)), ctx.classes)
 
 
 def made_prototypes(trained: Tensor, num_classes: int, length: int) -> Tensor:
@@ -131,12 +131,12 @@ def class_gap(sent: Tensor, labels: Tensor, gap: Literal["pairs", "nearest"]) ->
     return float(apart.fill_diagonal_(torch.inf).min(1).values.max())
 
 
-def margin_loss(sent: Tensor, labels: Tensor, made: Tensor, margin: float) -> Tensor:
+def margin_loss(sent: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:
     """Eq. 8: cross entropy of -||p - P^_j||, less the margin for the own class; mean over the batch.
 
     Args:
-        sent: [batch, K_f]; labels: [batch] int64; made: [C, K_f], where gradient goes.
+        sent: [batch, K_f]; labels: [batch] int64; prototypes: [C, K_f], where gradient goes.
     """
     # The square root has an infinite slope at 0.
-    distances = (sent[:, None] - made).square().sum(2).clamp(min=1e-12).sqrt()
-    return F.cross_entropy(-distances - margin * F.one_hot(labels, len(made)), labels)
+    distances = (sent[:, None] - prototypes).square().sum(2).clamp(min=1e-12).sqrt()
+    return F.cross_entropy(-distances - margin * F.one_hot(labels, len(prototypes)), labels)

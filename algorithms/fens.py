@@ -144,7 +144,7 @@ class FENS(Method[ServerState, ClientState | None]):
         phases = [Phase(label_loss, [Optimizer(local.optimizer, student)])]
         passes = (samples_in(ctx, index, apart) for index in count())
         drawn = islice(chain.from_iterable(passes), local.steps_of(int(apart.sum())))
-        train_phases({"student": student}, phases, ((one, NOTHING) for one in drawn), ctx)
+        train_phases({"student": student}, phases, ((batch, NOTHING) for batch in drawn), ctx)
         counts = {"label_counts": ctx.label_counts()} if self.options.aggregator == "label_counts" else {}
         return None, Reply(student=student.vector(), **counts)
 
@@ -179,7 +179,7 @@ class FENS(Method[ServerState, ClientState | None]):
         # As torch draws linear layers.
         stream = ctx.stream("aggregator")
         drawn = [torch.rand((n + 1) * m, generator=stream, device=ctx.device) for n, m in sides]
-        return torch.cat([(2 * one - 1) / n**0.5 for one, (n, _) in zip(drawn, sides, strict=True)]).cpu()
+        return torch.cat([(2 * draw - 1) / n**0.5 for draw, (n, _) in zip(drawn, sides, strict=True)]).cpu()
 
     def aggregated(self, f: Tensor, logits: Tensor) -> Tensor:
         """f(z), [batch, C], of z [batch, K, C]; the numbers of f are [A]."""
@@ -214,14 +214,14 @@ class FENS(Method[ServerState, ClientState | None]):
         names = bytes(message["architectures"].tolist()).decode().splitlines()
         vectors = message["models"].split([ctx.initial_vector(name).numel() for name in names])
         # Copies, as kernels choose their code by alignment.
-        models = [ctx.frozen_model(one.clone(), name) for one, name in zip(vectors, names, strict=True)]
+        models = [ctx.frozen_model(part.clone(), name) for part, name in zip(vectors, names, strict=True)]
         logits = [torch.zeros(0, len(names), ctx.classes, device=ctx.device)]
         labels = [torch.zeros(0, dtype=torch.int64, device=ctx.device)]
         with torch.no_grad():
             for drawn in samples_in(ctx, 0, self.proxy(ctx), trains=False):
-                images, own = ctx.read(drawn)
+                images, classes = ctx.read(drawn)
                 logits.append(torch.stack([model(images) for model in models], 1))
-                labels.append(own)
+                labels.append(classes)
         return torch.cat(logits), torch.cat(labels)
 
 
@@ -231,7 +231,7 @@ def samples_in(ctx: ClientContext, index: int, part: Tensor, *, trains: bool = T
     if drawn:
         columns = [torch.cat(column) for column in list(zip(*drawn, strict=True))[:2]]
         mine = part[columns[0].cpu()]
-        batches = (ctx.in_batches(one[mine.to(one.device)], every=not trains) for one in columns)
+        batches = (ctx.in_batches(column[mine.to(column.device)], every=not trains) for column in columns)
         augmented = drawn[0].augmented if trains else lambda images: images
         yield from (Drawn(which, of, augmented) for which, of in zip(*batches, strict=True))
 

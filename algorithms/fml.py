@@ -67,14 +67,14 @@ class FML(OwnModels, SharedSmall[Tensor]):
         train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
         return models[PRIVATE].vector(), Reply(meme=models[MEME].vector(), samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L_priv + L_meme, of which each reaches its own model only."""
         labels, names = batch["labels"], (PRIVATE, MEME)
         private, meme = (models[name](batch["images"]) for name in names)
-        own, own_parts = mutual_loss(private, meme, labels, self.options.alpha, given)
-        shared, shared_parts = mutual_loss(meme, private, labels, self.options.beta, given)
-        logged = {**own_parts, **{f"{MEME}_{name}": value for name, value in shared_parts.items()}}
-        return Loss(own + shared, logged)
+        private_loss, private_parts = mutual_loss(private, meme, labels, self.options.alpha, extras)
+        meme_loss, meme_parts = mutual_loss(meme, private, labels, self.options.beta, extras)
+        logged = {**private_parts, **{f"{MEME}_{name}": value for name, value in meme_parts.items()}}
+        return Loss(private_loss + meme_loss, logged)
 
     def evaluated(self, server: Tensor) -> Mapping[str, Evaluable]:
         """The meme, and every client's private model."""
@@ -82,7 +82,7 @@ class FML(OwnModels, SharedSmall[Tensor]):
 
 
 def mutual_loss(
-    logits: Tensor, other: Tensor, labels: Tensor, share: float, given: Tensors = NOTHING
+    logits: Tensor, other: Tensor, labels: Tensor, share: float, extras: Tensors = NOTHING
 ) -> tuple[Tensor, Tensors]:
     """share CE + (1 - share) KL(softmax(other), softmax(logits)), and its parts by name.
 
@@ -91,11 +91,11 @@ def mutual_loss(
         other: the same shape, the other model's.
         labels: [batch] int64.
         share: in [0, 1]; a part whose weight is 0 is left out, for a result without it to the bit.
-        given: as `cross_entropy` takes it.
+        extras: as `cross_entropy` takes it.
     """
     parts = {}
     if share:
-        parts["ce"] = cross_entropy(logits, labels, given)
+        parts["ce"] = cross_entropy(logits, labels, extras)
     if share < 1:
         parts["kd"] = distillation(other, logits)
     weights = {"ce": share, "kd": 1 - share}

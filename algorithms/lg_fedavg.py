@@ -91,8 +91,8 @@ class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor]):
         layers = Layers(student)
         student.load(layers.with_rest(client, self._border(layers), message["head"]))
         train_on_labels(student, ctx)
-        own = student.vector()
-        return own, Reply(head=self._head(student, own), samples=ctx.num_samples)
+        vector = student.vector()
+        return vector, Reply(head=self._head(student, vector), samples=ctx.num_samples)
 
     def absorb(self, server: Tensor, replies: Replies, ctx: ServerContext) -> Tensor:
         """Average the last layers by n_k."""

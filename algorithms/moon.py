@@ -69,11 +69,11 @@ class MOON(Averaging[tuple[Tensor, ...]]):
         state = (trained, *client)[: self.options.buffer]
         return state, Reply(student=trained, samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L, the contrast where the client has a past."""
         student, images = models["student"], batch["images"]
         features = student.features(images)
-        hard = cross_entropy(student.classify(features), batch["labels"], given)
+        hard = cross_entropy(student.classify(features), batch["labels"], extras)
         earlier = [model for name, model in models.items() if name.startswith(PREVIOUS)]
         if not (self.options.mu and earlier):
             return Loss(hard, {"ce": hard})

@@ -75,15 +75,15 @@ class PFedSD(OneExchange[Tensor, Tensor | None]):
             train_on_labels(student, ctx)
         else:
             train_batches({"student": student, "teacher": ctx.frozen_model(client)}, self.loss, ctx)
-        own = student.vector()
-        return own, Reply(student=own, samples=ctx.num_samples)
+        vector = student.vector()
+        return vector, Reply(student=vector, samples=ctx.num_samples)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L."""
         logits = models["student"](batch["images"])
         with torch.no_grad():
             taught = models["teacher"](batch["images"])
-        hard = cross_entropy(logits, batch["labels"], given)
+        hard = cross_entropy(logits, batch["labels"], extras)
         kd = distillation(taught, logits, self.options.tau)
         return Loss(hard + self.options.lambda_kd * kd, {"ce": hard, "kd": kd})
 

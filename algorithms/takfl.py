@@ -135,13 +135,13 @@ class TAKFL(Method[ServerState, None]):
         models: dict[str, Tensor] = dict(server.models)
         teachers: dict[str, Tensor] = {}
         for name, model in server.models.items():
-            own = Replies([reply for reply in replies if ctx.client_models[reply.client] == name])
-            if len(own):
-                models[name] = cohort_mean(own, self.options.weighting, model)
-                members = Ensemble(ctx.frozen_model(model, name), list(own.vectors("student")), batched=False)
+            group = Replies([reply for reply in replies if ctx.client_models[reply.client] == name])
+            if len(group):
+                models[name] = cohort_mean(group, self.options.weighting, model)
+                members = Ensemble(ctx.frozen_model(model, name), [*group.vectors("student")], batched=False)
                 with torch.no_grad():
-                    said = [members(images).mean(0) for _, images in ctx.public.in_order()]
-                teachers[name] = torch.cat(said)
+                    logits = [members(images).mean(0) for _, images in ctx.public.in_order()]
+                teachers[name] = torch.cat(logits)
         if not teachers:
             return server
         return ServerState({name: self.taught(name, model, teachers, ctx) for name, model in models.items()})
@@ -163,10 +163,10 @@ class TAKFL(Method[ServerState, None]):
         place, row = self._row(name, [*teachers], ctx)
         if not (self.options.epochs and any(row)):
             return start
-        own = public_logits(ctx.frozen_model(start, name), ctx)
+        start_logits = public_logits(ctx.frozen_model(start, name), ctx)
         weights, student, results = self.options.self_weight, ctx.model(start, name), []
         loss = partial(self.loss, weights[place % len(weights)])
-        for said, share in zip(teachers.values(), row, strict=True):
+        for logits, share in zip(teachers.values(), row, strict=True):
             student.load(start)
             if share:
                 train_on_public(
@@ -176,18 +176,18 @@ class TAKFL(Method[ServerState, None]):
                     epochs=self.options.epochs,
                     batch_size=self.options.batch_size,
                     optimizer=Optimizer(self.options.optimizer, student),
-                    said=torch.stack([said, own], 1),
+                    said=torch.stack([logits, start_logits], 1),
                 )
             results.append(student.vector().cpu())
         return merged(start, results, row)
 
-    def loss(self, self_weight: float, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, self_weight: float, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """T^2 KL(s_T(L_j), s_T(z)) + A_m 20^2 KL(s_20(S_m), s_20(z)) of a batch's `said`, [batch, 2, C]."""
         with normalising(models["student"], self.options.batchnorm):
             logits = models["student"](batch["images"])
         taught = distillation(batch["said"][:, 0], logits, self.options.temperature)
-        kept = distillation(batch["said"][:, 1], logits, SELF_TEMPERATURE)
-        return Loss(taught + self_weight * kept, {"distillation": taught, "self_distillation": kept})
+        self_kd = distillation(batch["said"][:, 1], logits, SELF_TEMPERATURE)
+        return Loss(taught + self_weight * self_kd, {"distillation": taught, "self_distillation": self_kd})
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         """w_m as `prototype_1` to `prototype_M`, or as `global` if there is one."""

@@ -77,9 +77,9 @@ class AdversarialOptions(MethodOptions):
     def _dense_generator(cls, raw: Any) -> Any:
         """`generated: features` alone names the generator that makes them."""
         if isinstance(raw, Mapping) and raw.get("generated") == "features":
-            given = raw.get("generator", {})
-            if isinstance(given, Mapping):
-                return {**raw, "generator": {"name": "dense_feature", **given}}
+            generator = raw.get("generator", {})
+            if isinstance(generator, Mapping):
+                return {**raw, "generator": {"name": "dense_feature", **generator}}
         return raw
 
     @model_validator(mode="after")
@@ -92,8 +92,8 @@ class AdversarialOptions(MethodOptions):
         """What contexts make as "generator" and "discriminator"."""
         generator = self.generator.architecture(self.generated, conditional=True)
         head = Architecture("head", "linear", {}, space="features", classes=1)
-        whole = Architecture("classifier", RECIPE_MODEL, {}, classes=1)
-        return {"generator": generator, "discriminator": head if self.sharing else whole}
+        classifier = Architecture("classifier", RECIPE_MODEL, {}, classes=1)
+        return {"generator": generator, "discriminator": head if self.sharing else classifier}
 
     def train(self, student: FlatModule, others: Models, ctx: ClientContext) -> None:
         """A client's epochs: on each batch classifier and discriminator, then the generator.
@@ -128,7 +128,7 @@ class AdversarialOptions(MethodOptions):
         epochs = None if first is None else range(min(first, ctx.passes))
         if epochs is None or epochs:
             models, batches = {"student": student, **others}, own_batches(ctx, epochs, further)
-            train_phases(models, phases, batches, ctx, given=ctx.scale._asdict())
+            train_phases(models, phases, batches, ctx, extras=ctx.scale._asdict())
         if epochs is not None:
             rest = range(len(epochs), ctx.passes) if epochs else None
             train_on_labels(student, ctx, rest, optimizer)
@@ -183,12 +183,12 @@ class AdversarialLosses:
 
     options: AdversarialOptions
 
-    def classify_and_judge(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def classify_and_judge(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE and L_adv over trunk and both heads (eq. 2, 9)."""
         student, images = models["student"], batch["images"]
         features = student.features(images)
-        hard = cross_entropy(student.classify(features), batch["labels"], given)
-        generated = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale.of(given))
+        hard = cross_entropy(student.classify(features), batch["labels"], extras)
+        generated = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale.of(extras))
         judge = self.options.judge(models)
         # Detached, because the generator has a phase of its own; it gets `generated` with its graph.
         real, fake = judge.real(images, features), judge.generated(generated.detach())
@@ -206,12 +206,12 @@ class AdversarialLosses:
             loss = loss + self.options.gradient_penalty * logged["penalty"]
         return Loss(loss, logged, handed_on={"made": generated})
 
-    def deceive(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def deceive(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """The generator's step: its images are to be taken for real (eq. 3)."""
-        made = batch.get("made")
-        if made is None:
-            made = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale.of(given))
-        doubt = self.options.judge(models).generated(made)
+        fake = batch.get("made")
+        if fake is None:
+            fake = generate(models["generator"], batch["noise"], batch["wanted"], PixelScale.of(extras))
+        doubt = self.options.judge(models).generated(fake)
         # softplus(-x) = -log f, and -softplus(x) = log(1 - f), of logits x; both are stable.
         deceit = F.softplus(-doubt).mean()
         if self.options.generator_loss == "minmax":
@@ -219,7 +219,7 @@ class AdversarialLosses:
         return Loss(deceit, {"deceit": deceit})
 
 
-def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tensor:
+def slope_penalty(judge: Judge, real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
     """The mean of (|df / dx| - 1)^2 at points x between real and generated samples, scalar.
 
     Gulrajani et al. 2017, arXiv 1704.00028, whose critic is f, the probability of being real, as in DaFKD's
@@ -227,7 +227,7 @@ def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tens
 
     Args:
         judge: gradient of the penalty reaches it.
-        real, made: [batch, ...].
+        real, fake: [batch, ...].
         mix: [batch], in [0, 1], the share of the real sample.
     """
     share = mix.view(-1, *[1] * (real.dim() - 1))
@@ -236,7 +236,7 @@ def slope_penalty(judge: Judge, real: Tensor, made: Tensor, mix: Tensor) -> Tens
         return torch.sigmoid(judge.generated(samples)).sum()
 
     # torch.func, because autograd.grad cannot run where a group of clients trains under vmap.
-    slopes: Tensor = torch.func.grad(believed)(share * real + (1 - share) * made)
+    slopes: Tensor = torch.func.grad(believed)(share * real + (1 - share) * fake)
     # The norm has no gradient at 0, hence the 1e-12.
     norms = (slopes.flatten(1).square().sum(1) + 1e-12).sqrt()
     return (norms - 1).square().mean()

@@ -204,15 +204,15 @@ class DaFKD(SharedModel[ServerState, ClientState]):
 
     def shown(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """The last alpha, [n, K_t], as a distribution, and images of theta^g by class."""
-        shown: dict[str, Shown] = {}
+        pictures: dict[str, Shown] = {}
         if server.alpha is not None:
             quantity = f"normalised importance among {server.alpha.shape[1]} clients"
-            shown["importance"] = Distribution({"alpha": server.alpha.flatten()}, quantity)
+            pictures["importance"] = Distribution({"alpha": server.alpha.flatten()}, quantity)
         if self.options.generated == "images" and self.options.adversarial:
             generator = ctx.frozen_model(server.generator, "generator")
             with self.options.drawing(generator):
-                shown["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
-        return shown
+                pictures["samples"] = class_samples(generator, ctx.frozen_model(server.weights), ctx)
+        return pictures
 
     def _means(self, server: ServerState, replies: Replies) -> tuple[Tensor, Tensor]:
         """w^ and theta^g (eq. 4, 6)."""

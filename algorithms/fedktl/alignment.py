@@ -133,9 +133,9 @@ class LatentGenerator(GeneratorOptions):
         try:
             generator.module.load_state_dict(tensors)
         except RuntimeError as error:
-            said = " ".join(str(error).split())
+            detail = " ".join(str(error).split())
             raise RecipeError(
-                f"{PATH}: {self.file} is not of {self.name} with these options: {said}"
+                f"{PATH}: {self.file} is not of {self.name} with these options: {detail}"
             ) from None
         return generator.vector().cpu()
 

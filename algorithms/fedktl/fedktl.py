@@ -132,19 +132,19 @@ class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
         recipe = clipped(ctx.local.optimizer, self.options.clip)
         optimizers = [Optimizer(recipe, model) for model in models.values()]
         batches = own_batches(ctx, further=pairs)
-        given = {"etf": simplex(ctx.classes, self.options.etf_seed).to(ctx.device)}
-        train_phases(models, [Phase(self.loss, optimizers)], batches, ctx, given=given)
-        own = models["student"].vector()
-        means = mean_rows(ctx.frozen_model(own), unit_outputs, ctx)
-        return own, Reply(outputs=F.normalize(means.values, dim=1), classes=means.classes)
+        extras = {"etf": simplex(ctx.classes, self.options.etf_seed).to(ctx.device)}
+        train_phases(models, [Phase(self.loss, optimizers)], batches, ctx, extras=extras)
+        vector = models["student"].vector()
+        means = mean_rows(ctx.frozen_model(vector), unit_outputs, ctx)
+        return vector, Reply(outputs=F.normalize(means.values, dim=1), classes=means.classes)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L, without its second term where nothing was received."""
         student, labels = models["student"], batch["labels"]
         logits = angular_logits(
-            student(batch["images"]), labels, given["etf"], self.options.margin, self.options.scale
+            student(batch["images"]), labels, extras["etf"], self.options.margin, self.options.scale
         )
-        hard = cross_entropy(logits, labels, given)
+        hard = cross_entropy(logits, labels, extras)
         if "x" not in batch:
             return Loss(hard, {"arcface": hard})
         with normalising(student, self.options.batchnorm):
@@ -168,9 +168,9 @@ class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
 
     def personal(self, client: Tensor, ctx: ClientContext) -> Tensor:
         """The client's model, [P_k], its last layer turned: the largest output is the largest cosine."""
-        place, whole = head_place(ctx.frozen_model(client)), client.clone()
-        whole[place] = turned(client[place], simplex(ctx.classes, self.options.etf_seed).to(client))
-        return whole
+        place, vector = head_place(ctx.frozen_model(client)), client.clone()
+        vector[place] = turned(client[place], simplex(ctx.classes, self.options.etf_seed).to(client))
+        return vector
 
 
 def simplex(num_classes: int, seed: int) -> Tensor:
@@ -209,8 +209,8 @@ def angular_logits(
     Returns: [batch, C], for cross entropy.
     """
     cosines = (F.normalize(outputs, dim=1) @ directions).clamp(-1 + SMALL, 1 - SMALL)
-    own = F.one_hot(labels, outputs.shape[1]).bool()
-    return scale * torch.where(own, torch.cos(torch.acos(cosines) + margin), cosines)
+    mask = F.one_hot(labels, outputs.shape[1]).bool()
+    return scale * torch.where(mask, torch.cos(torch.acos(cosines) + margin), cosines)
 
 
 def turned(head: Tensor, directions: Tensor) -> Tensor:

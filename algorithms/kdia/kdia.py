@@ -128,11 +128,11 @@ class LocalLoss:
     method: KDIA
     stage: int | None
 
-    def of_batch(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def of_batch(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L (eq. 13)."""
         options, student = self.method.options, models["student"]
         logits = student(batch["images"])
-        loss = cross_entropy(logits, batch["labels"], given)  # eq. 2
+        loss = cross_entropy(logits, batch["labels"], extras)  # eq. 2
         logged = {"ce": loss}
         if options.lambda_kd:
             with torch.no_grad():
@@ -141,7 +141,7 @@ class LocalLoss:
             loss = loss + options.lambda_kd * logged["kd"]
         if self.stage is not None:
             with torch.no_grad():
-                scale = PixelScale.of(given)
+                scale = PixelScale.of(extras)
                 maps = generate(models["generator"], batch["noise"], batch["wanted"], scale)
             logged["gen"] = cross_entropy(student.from_(self.stage, maps), batch["wanted"])  # eq. 12
             loss = loss + options.lambda_gen * logged["gen"]
@@ -186,7 +186,7 @@ class KDIA(OneExchange[ServerState, None]):
         models = {"student": student, "teacher": teacher, "generator": generator}
         loss = LocalLoss(self, stage_of_maps(student, ctx) if generating else None)
         phase = Phase(loss.of_batch, [Optimizer(ctx.local.optimizer, student)])
-        train_phases(models, [phase], batches, ctx, given=ctx.scale._asdict())
+        train_phases(models, [phase], batches, ctx, extras=ctx.scale._asdict())
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:

@@ -69,13 +69,13 @@ class Ensemble:
 
     def some(self, members: Sequence[int], inputs: Tensor) -> Tensor:
         """The models at these places alone, one after another: [batch, ...] -> [len(members), batch, ...]."""
-        return torch.stack([functional_call(self._part, self._models[one], (inputs,)) for one in members])
+        return torch.stack([functional_call(self._part, self._models[place], (inputs,)) for place in members])
 
     def each(self, inputs: Tensor) -> Tensor:
         """Every model on inputs of its own: [K, batch, ...] -> [K, batch, ...]."""
         if not self._batched:
             pairs = zip(self._models, inputs, strict=True)
-            return torch.stack([functional_call(self._part, model, (own,)) for model, own in pairs])
+            return torch.stack([functional_call(self._part, model, (batch,)) for model, batch in pairs])
         outputs: Tensor = vmap(self._one, in_dims=(0, 0))(self._together, inputs)
         return outputs
 

@@ -2,7 +2,7 @@
 
 The form for a group of clients. A loss is a function of the package's or a bound method of the method,
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss
 
 and all that may differ from client to client reaches it through its three arguments. `local.vectorise` can
 then run the same step of many clients as one batched program (cluster/engine/batching/).
@@ -71,25 +71,25 @@ class LocalSteps:
         models: trained and frozen ones, by name.
         phases: what is done on every batch, one after the other.
         batches: drawn one by one, from this client's own random streams.
-        given: what else the losses need of this client, the same for all its batches.
+        extras: further tensors of this client that the losses read, the same for all its batches.
         ctx: the step's.
     """
 
     models: Models
     phases: Sequence[Phase]
     batches: Iterable[OwnBatch]
-    given: Tensors
+    extras: Tensors
     ctx: Context
 
     def run(self) -> None:
-        """Makes them for this client alone."""
+        """Train this client alone."""
         for drawn, further in self.batches:
             # A copy, because later phases find what earlier ones hand on in it.
             batch = dict(further)
             if drawn is not None:
                 batch["images"], batch["labels"] = self.ctx.read(drawn)
             for phase in self.phases:
-                loss = phase.loss(self.models, batch, self.given)
+                loss = phase.loss(self.models, batch, self.extras)
                 self.ctx.log(**loss.logged)
                 if phase.optimizers:
                     minimise(loss.value, *phase.optimizers)
@@ -125,7 +125,7 @@ def train_batches(
     loss: BatchLoss,
     ctx: ClientContext,
     *,
-    given: Tensors = NOTHING,
+    extras: Tensors = NOTHING,
     epochs: Iterable[int] | None = None,
     optimizer: Optimizer | None = None,
     further: Callable[[Drawn], Tensors] | None = None,
@@ -134,17 +134,18 @@ def train_batches(
 
     Args:
         models: "student", and those that the loss uses beside it, frozen.
-        loss: (models, batch, given) -> Loss, as `Phase` says. The batch has "images" [batch, ...],
+        loss: (models, batch, extras) -> Loss, as `Phase` says. The batch has "images" [batch, ...],
             normalised, "labels" [batch] int64, and what `further` adds.
         ctx: the client's.
-        given: tensors that the loss needs of this client; numbers as tensors without dimensions.
+        extras: name -> further tensor of this client that the loss reads, the same for all its batches; a
+            number is a tensor without dimensions.
         epochs: numbers of the passes; None: those of local training, as the recipe says.
         optimizer: on the student, or on a part of it; None: the recipe's, afresh.
         further: what a batch has beside images and labels, drawn from the client's own streams.
     """
     stepping = Optimizer(ctx.local.optimizer, models["student"]) if optimizer is None else optimizer
     batches = own_batches(ctx, epochs, further)
-    train_phases(models, [Phase(loss, [stepping])], batches, ctx, given=given)
+    train_phases(models, [Phase(loss, [stepping])], batches, ctx, extras=extras)
 
 
 def own_batches(
@@ -173,7 +174,7 @@ def train_phases(
     batches: Iterable[OwnBatch],
     ctx: Context,
     *,
-    given: Tensors = NOTHING,
+    extras: Tensors = NOTHING,
 ) -> None:
     """Steps of several phases on batches of any kind; batches over clients.
 
@@ -183,9 +184,9 @@ def train_phases(
         batches: drawn one by one. The samples of a `Drawn` are read as "images" and "labels" when their
             turn comes.
         ctx: the step's.
-        given: tensors that the losses need of this client.
+        extras: as in `train_batches`.
     """
-    steps = LocalSteps(models, phases, batches, {**given, **label_options(ctx)}, ctx)
+    steps = LocalSteps(models, phases, batches, {**extras, **label_options(ctx)}, ctx)
     # In a group of clients its runner takes them; a server's steps are run as they are.
     (ctx.group_runner or LocalSteps.run)(steps)
 
@@ -210,9 +211,9 @@ def label_options(ctx: Context) -> Tensors:
     return {"class_weights": weights, "label_smoothing": smoothing}
 
 
-def label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+def label_loss(models: Models, batch: Tensors, extras: Tensors) -> Loss:
     """Cross entropy of `models["student"]`, logged as `ce`."""
-    hard = cross_entropy(models["student"](batch["images"]), batch["labels"], given)
+    hard = cross_entropy(models["student"](batch["images"]), batch["labels"], extras)
     return Loss(hard, {"ce": hard})
 
 

@@ -36,7 +36,7 @@ def _check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature is {temperature}, expected above 0 and finite")
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, given: Mapping[str, Tensor] = NOTHING) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, extras: Mapping[str, Tensor] = NOTHING) -> Tensor:
     """-log softmax(logits)[label], mean over the batch.
 
     With class weights v and label smoothing e it is torch's: sum_i l_i / sum_i v_{y_i}, where
@@ -45,16 +45,16 @@ def cross_entropy(logits: Tensor, labels: Tensor, given: Mapping[str, Tensor] = 
     Args:
         logits: [batch, classes], float.
         labels: [batch], int64.
-        given: what a loss of local training is given: its `class_weights` [classes] and `label_smoothing`, a
-            scalar, where the recipe has them (`label_options`).
+        extras: a local loss's third argument. Of it `class_weights` [classes] and `label_smoothing`, a
+            scalar, are read; it has both or neither (see `label_options`).
     Returns: scalar.
     Raises: ValueError if the shapes are others.
     """
     _check_rows(logits, "logits")
     if labels.shape != logits.shape[:1]:
         raise ValueError(f"labels are {list(labels.shape)}, expected [{len(logits)}], one a row of logits")
-    if "class_weights" in given:
-        return _weighted_cross_entropy(logits, labels, given["class_weights"], given["label_smoothing"])
+    if "class_weights" in extras:
+        return _weighted_cross_entropy(logits, labels, extras["class_weights"], extras["label_smoothing"])
     # Under vmap torch takes this function apart in Python, for which it imports its compiler: a second's
     # work. These are the same operations, so that the bits are the same as well.
     if torch._C._functorch.is_batchedtensor(logits):
@@ -64,10 +64,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, given: Mapping[str, Tensor] = 
 
 
 def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: Tensor) -> Tensor:
-    costs, own = -F.log_softmax(logits, dim=1), weights[labels]
+    costs, sample_weights = -F.log_softmax(logits, dim=1), weights[labels]
     hard = costs.gather(1, labels.unsqueeze(1)).squeeze(1)
     even = (weights * costs).mean(dim=1)
-    return ((1 - smoothing) * own * hard + smoothing * even).sum() / own.sum()
+    return ((1 - smoothing) * sample_weights * hard + smoothing * even).sum() / sample_weights.sum()
 
 
 def soft_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:

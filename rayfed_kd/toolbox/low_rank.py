@@ -120,8 +120,8 @@ def _factors(matrix: Tensor, energy: float) -> tuple[int, Tensor]:
     rank = needed_rank(singular, energy)
     if rank * (rows + columns + 1) >= rows * columns:
         return AS_IT_IS, matrix.flatten()
-    kept = (u[:, :rank], singular[:rank], v[:rank])
-    return rank, torch.cat([factor.flatten() for factor in kept]).to(matrix.dtype)
+    factors = (u[:, :rank], singular[:rank], v[:rank])
+    return rank, torch.cat([factor.flatten() for factor in factors]).to(matrix.dtype)
 
 
 def _matrix(numbers: Tensor, rank: int, rows: int, columns: int) -> Tensor:

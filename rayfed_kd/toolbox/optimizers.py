@@ -231,10 +231,10 @@ class Optimizer:
 
     def state(self, spaced: bool = False) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied. `spaced`: as they lie beside the parameters."""
-        kept = self._state or self.rule.fresh(self._parameters)
+        moments = self._state or self.rule.fresh(self._parameters)
         if self._spacing is None or spaced:
-            return {name: value.clone() for name, value in kept.items()}
-        return {name: self._spacing.gathered(v) if v.dim() else v.clone() for name, v in kept.items()}
+            return {name: value.clone() for name, value in moments.items()}
+        return {name: self._spacing.gathered(v) if v.dim() else v.clone() for name, v in moments.items()}
 
     @property
     def begun(self) -> bool:

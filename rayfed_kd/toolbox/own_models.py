@@ -67,8 +67,8 @@ class OwnModels:
 
     def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """The client's features, and behind them a part of the server: a head."""
-        own, head = parts
-        return lambda images: head(own.features(images))
+        model, head = parts
+        return lambda images: head(model.features(images))
 
 
 class PersonalOptions(MethodOptions):
@@ -90,8 +90,8 @@ class Trained(OwnModels):
         layers = Layers(student)
         student.load(layers.with_first(client, shared, base))
         self.train(student, layers, shared, ctx)
-        own = student.vector()
-        return own, Reply(base=layers.first(own, shared), samples=ctx.num_samples)
+        vector = student.vector()
+        return vector, Reply(base=layers.first(vector, shared), samples=ctx.num_samples)
 
 
 class PersonalLayers(Trained, OneExchange[Tensor, Tensor]):

@@ -88,13 +88,13 @@ def drawn_seed(ctx: ServerContext, of: str = "public samples") -> int:
     return int(torch.randint(2**31, (), generator=stream, device=stream.device))
 
 
-def soft_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+def soft_label_loss(models: Models, batch: Tensors, extras: Tensors) -> Loss:
     """The student's cross entropy with what is said of a batch, probabilities; logged as `soft_ce`."""
     loss = soft_cross_entropy(batch["said"], models["student"](batch["images"]))
     return Loss(loss, {"soft_ce": loss})
 
 
-def public_label_loss(models: Models, batch: Tensors, given: Tensors) -> Loss:
+def public_label_loss(models: Models, batch: Tensors, extras: Tensors) -> Loss:
     """Cross entropy, not logged: it is of another data set than the tables' `ce`."""
     return Loss(cross_entropy(models["student"](batch["images"]), batch["labels"]))
 

@@ -37,7 +37,7 @@ def ran(*overrides):
 
 def fpkd(**options):
     method = FedICT(Options(**options))
-    return method.client_terms(method.client_given(Sampled()))["fpkd"][1](T, U).item()
+    return method.client_terms(method.client_extras(Sampled()))["fpkd"][1](T, U).item()
 
 
 def lka(**options):

@@ -44,7 +44,7 @@ class BatchedSteps:
             # A model under two names, as a student that is its own head, is stacked once.
             if names.setdefault(id(model), name) == name:
                 self._stack(name, [member.models[name] for member in members])
-        self._shared, self._own = _told_apart([member.given for member in members])
+        self._shared, self._own = _told_apart([member.extras for member in members])
         optimizers = [optimizers_of(member) for member in members]
         self._updates = [
             _Update(self._trained[names[id(opts[0].module)]], opts) for opts in zip(*optimizers, strict=True)
@@ -143,21 +143,21 @@ class BatchedSteps:
             for name, stack in self._frozen.items()
         }
         trained = {name: (leaves[name], buffers[name]) for name in self._trained}
-        given = {name: tensor[rows] for name, tensor in self._own.items()}
+        extras = {name: tensor[rows] for name, tensor in self._own.items()}
 
-        def client_loss(trained: Any, frozen: Any, given: Any, batch: Any) -> Any:
+        def client_loss(trained: Any, frozen: Any, extras: Any, batch: Any) -> Any:
             with ExitStack() as standing:
                 for name, tensors in trained.items():
                     standing.enter_context(self._trained[name].standing_in(*tensors))
                 for name, tensors in frozen.items():
                     standing.enter_context(self._frozen[name].standing_in(*tensors))
-                loss = phase.loss(self._models, batch, {**self._shared, **given})
+                loss = phase.loss(self._models, batch, {**self._shared, **extras})
             return loss.value, dict(loss.logged), dict(loss.handed_on)
 
         # Under vmap a write in place to a client's row succeeds; only the version counter shows it.
-        versions = [tensor._version for tensor in given.values()]
-        losses, logged, handed_on = torch.vmap(client_loss)(trained, frozen, given, batch)
-        if versions != [tensor._version for tensor in given.values()]:
+        versions = [tensor._version for tensor in extras.values()]
+        losses, logged, handed_on = torch.vmap(client_loss)(trained, frozen, extras, batch)
+        if versions != [tensor._version for tensor in extras.values()]:
             raise GroupError("its loss changes a tensor that it is given, in place")
         if losses.dim() != 1:
             raise GroupError("its loss is no scalar")
@@ -228,14 +228,14 @@ def _leaves(stack: StackedModules, rows: Tensor) -> list[Tensor]:
     return [view.data.requires_grad_() for view in stack.parameters(rows)]
 
 
-def _told_apart(given: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _told_apart(extras: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The tensors that all clients share, and those that differ, stacked as [n, ...]."""
     shared, stacks = {}, {}
-    for name, first in given[0].items():
-        if all(_same_memory(first, other[name]) for other in given[1:]):
+    for name, first in extras[0].items():
+        if all(_same_memory(first, other[name]) for other in extras[1:]):
             shared[name] = first
         else:
-            stacks[name] = torch.stack([other[name] for other in given])
+            stacks[name] = torch.stack([other[name] for other in extras])
     return shared, stacks
 
 

@@ -44,15 +44,15 @@ def program_of(steps: LocalSteps) -> Hashable:
         )
         for optimizer in optimizers_of(steps)
     )
-    given = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.given.items())
+    extras = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.extras.items())
     # The group trains stacked copies, so a tensor in a model's own memory would not follow its training.
     trained = [model.storage for model in steps.models.values() if model.module.training]
-    for name, tensor in steps.given.items():
+    for name, tensor in steps.extras.items():
         if tensor.requires_grad:
             raise GroupError(f"its loss is given {name}, a tensor that takes a gradient")
         if any(_inside(tensor, storage) for storage in trained):
             raise GroupError(f"its loss is given {name}, which is part of a model that it trains")
-    return models, phases, optimizers, given
+    return models, phases, optimizers, extras
 
 
 def optimizers_of(steps: LocalSteps) -> list[Optimizer]:

@@ -125,9 +125,9 @@ def drawn_rows(mean: Tensor, triangle: Tensor, number: int, stream: torch.Genera
     """
     length, covariance = len(mean), triangle.to(torch.float64)
     upper = torch.triu_indices(length, length, device=triangle.device)
-    whole = covariance.new_zeros(length, length)
-    whole[upper[0], upper[1]] = covariance
-    values, vectors = torch.linalg.eigh(whole + whole.triu(1).T)
+    matrix = covariance.new_zeros(length, length)
+    matrix[upper[0], upper[1]] = covariance
+    values, vectors = torch.linalg.eigh(matrix + matrix.triu(1).T)
     # Rounding can leave a covariance of few vectors with eigenvalues below 0.
     root = vectors * values.clamp(min=0).sqrt()
     z = torch.randn(number, length, generator=stream, device=stream.device, dtype=torch.float64)

@@ -94,22 +94,22 @@ class PrototypeClients(OwnModels, OneExchange[State, Tensor]):
         student = ctx.model(client)
         if self.options.lambda_proto and "prototypes" in message:
             rows, present = spread(message["classes"], message["prototypes"], ctx.classes)
-            train_batches({"student": student}, self.loss, ctx, given={"rows": rows, "present": present})
+            train_batches({"student": student}, self.loss, ctx, extras={"rows": rows, "present": present})
         else:
             train_on_labels(student, ctx)
-        own = student.vector()
-        return own, self.uploaded(mean_features(ctx.frozen_model(own), ctx))
+        vector = student.vector()
+        return vector, self.uploaded(mean_features(ctx.frozen_model(vector), ctx))
 
-    def uploaded(self, own: PerClass) -> Reply:
+    def uploaded(self, prototypes: PerClass) -> Reply:
         """What of its prototypes a client sends: all."""
-        return Reply(prototypes=own.values, classes=own.classes, counts=own.counts)
+        return Reply(prototypes=prototypes.values, classes=prototypes.classes, counts=prototypes.counts)
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """L = CE + lambda L_R."""
         labels, student = batch["labels"], models["student"]
         features = student.features(batch["images"])
-        hard = cross_entropy(student.classify(features), labels, given)
-        away = prototype_distance(features, labels, given["rows"], given["present"], self.options.distance)
+        hard = cross_entropy(student.classify(features), labels, extras)
+        away = prototype_distance(features, labels, extras["rows"], extras["present"], self.options.distance)
         return Loss(hard + self.options.lambda_proto * away, {"ce": hard, "prototype_distance": away})
 
     def evaluated(self, server: State) -> Mapping[str, Evaluable]:

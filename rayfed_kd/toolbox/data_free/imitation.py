@@ -86,6 +86,6 @@ def drawn_samples(state: GeneratorState, teacher: FlatModule, ctx: Context) -> t
     """64 generated images, [64, c, h, w] in [0, 1], with the classes that the teacher predicts."""
     generator = ctx.frozen_model(state.generator, "generator")
     with torch.no_grad():
-        shown = torch.randn(SHOWN, generator.latent, generator=ctx.stream("shown"), device=ctx.device)
-        images = generate(generator, shown, None, ctx)
+        latents = torch.randn(SHOWN, generator.latent, generator=ctx.stream("shown"), device=ctx.device)
+        images = generate(generator, latents, None, ctx)
         return ctx.pixels(images), teacher(images).argmax(dim=1)

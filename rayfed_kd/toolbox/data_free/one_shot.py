@@ -90,10 +90,10 @@ class OneShot(OneExchange[OneShotState, None]):
         """Distil the clients' models into the student on synthesised images."""
         if not len(replies):
             return server
-        models = [ctx.frozen_model(one["trained"], ctx.client_models[one.client]) for one in replies]
+        models = [ctx.frozen_model(reply["trained"], ctx.client_models[reply.client]) for reply in replies]
         student = ctx.model(server.student)
-        shown = self.distil(student, Teachers(models), ctx).newest()
-        return OneShotState(student.vector().cpu(), server.version + 1, shown.images, shown.labels)
+        batch = self.distil(student, Teachers(models), ctx).newest()
+        return OneShotState(student.vector().cpu(), server.version + 1, batch.images, batch.labels)
 
     def distil(self, student: FlatModule, teachers: Teachers, ctx: ServerContext) -> ImagePool:
         """Train the student, in train mode; gives the synthesised images."""

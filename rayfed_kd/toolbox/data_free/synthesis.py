@@ -200,12 +200,12 @@ class Synthesis:
             logits, gap = self.teachers.with_gap(images, options.bn_over)
         else:
             logits = self.teachers(images)
-        said = terms.mixed(logits)
-        fit = terms.fit(said, labels)
+        mixture = terms.mixed(logits)
+        fit = terms.fit(mixture, labels)
         self.ctx.log(generator_ce=fit, batchnorm_gap=gap)
         loss = options.lambda_ce * fit + options.lambda_bn * gap
         if options.lambda_adv:
-            apart = terms.apart(said, self.student(images))
+            apart = terms.apart(mixture, self.student(images))
             self.ctx.log(disagreement=apart)
             loss = loss - options.lambda_adv * apart
         return loss

@@ -166,7 +166,7 @@ def learn_public(
     model = ctx.model(server.model, "server")
     optimizer = Optimizer(faded(options.server_optimizer, server.rate), model, server.moments)
     knowledge = torch.zeros(len(public), ctx.classes, device=ctx.device)
-    right, shown = 0.0, 0
+    right, samples = 0.0, 0
     left_out = torch.ones(len(public), dtype=torch.bool, device=ctx.device)
     for epoch in range(options.server_epochs):
         for ids, images in public.epoch(epoch, options.server_batch_size):
@@ -183,13 +183,13 @@ def learn_public(
             # L_s of a batch is from right after its own step (Algorithm 1), not from the round's last model.
             knowledge[ids], left_out[ids] = model.predict(images), False
             right += float((judged.argmax(dim=1) == labels).sum())
-            shown += len(ids)
+            samples += len(ids)
     if left_out.any():  # in every epoch, by `local.last_batch: drop`
         for ids, images in public.in_order(left_out.nonzero().flatten()):
             knowledge[ids] = model.predict(images)
     moments = {name: value.cpu() for name, value in optimizer.state().items()}
     learned = replace(server, model=model.vector().cpu(), moments=moments)
-    accuracy = right / shown
+    accuracy = right / samples
     return paced(learned, accuracy, options.plateau), knowledge.cpu()
 
 

@@ -116,15 +116,15 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
     heterogeneous: ClassVar[bool] = True
     evaluates: ClassVar[Sequence[str]] = ("server", "personal")
 
-    def client_given(self, ctx: ClientContext) -> Tensors:
+    def client_extras(self, ctx: ClientContext) -> Tensors:
         """What `client_terms` need of a client."""
         return {}
 
-    def client_terms(self, given: Tensors) -> Terms:
+    def client_terms(self, extras: Tensors) -> Terms:
         """What a client adds to cross entropy; the server is the teacher."""
         raise missing(self, "client_terms", "toolbox/server_models/split_learning.py")
 
-    def server_terms(self, client: int, told: Mapping[int, Mapping[str, Tensor]]) -> Terms:
+    def server_terms(self, client: int, introductions: Mapping[int, Mapping[str, Tensor]]) -> Terms:
         """What the server adds to cross entropy on the samples of a client, which is the teacher."""
         raise missing(self, "server_terms", "toolbox/server_models/split_learning.py")
 
@@ -142,10 +142,10 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
         taken = layer_shape(ctx.frozen_model(ctx.initial_vector()).module, cut, ctx.shape, "method.cut")
         for name in ctx.client_architectures:
             model = ctx.frozen_model(ctx.initial_vector(name), name)
-            given = layer_shape(model.module, cut, ctx.shape, f"method.cut, {name}")
-            if given != taken:
+            sides = layer_shape(model.module, cut, ctx.shape, f"method.cut, {name}")
+            if sides != taken:
                 raise RecipeError(
-                    f"client_models: layer {cut} of {name} gives {shown_sides(given)}; expected "
+                    f"client_models: layer {cut} of {name} gives {shown_sides(sides)}; expected "
                     f"{shown_sides(taken)}, as the recipe's model, which the server's model takes"
                 )
 
@@ -179,40 +179,40 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
                 {"student": student},
                 self.loss,
                 ctx,
-                given=self.client_given(ctx),
+                extras=self.client_extras(ctx),
                 further=lambda drawn: {"teacher": known[drawn.numbers]},
             )
         trained = ClientState(student.vector(), known)
         return trained, self._shown(trained, ctx, known=bool(message["known"]))
 
-    def loss(self, models: Models, batch: Tensors, given: Tensors) -> Loss:
+    def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:
         """CE and the client's terms."""
         logits = models["student"](batch["images"])
-        return transfer_loss(logits, batch["labels"], batch["teacher"], self.client_terms(given))
+        return transfer_loss(logits, batch["labels"], batch["teacher"], self.client_terms(extras))
 
     def taught(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """The server's epochs on what its clients sent, one client after the other, in client order."""
         once = {r.client: {n: r[n] for n in r.parts if n not in EVERY_TIME} for r in replies}
-        told = {**server.told, **{client: parts for client, parts in once.items() if parts}}
+        introductions = {**server.told, **{client: parts for client, parts in once.items() if parts}}
         model = ctx.model(server.model, SERVER)
         recipe = self.options.server_optimizer or ctx.local.optimizer
         optimizer = Optimizer(recipe, model, server.moments)
-        # After `told` is complete: FedICT's d^S counts the clients that are new in this round.
-        terms = {reply.client: self.server_terms(reply.client, told) for reply in replies}
+        # After `introductions` is complete: FedICT's d^S counts the clients that are new in this round.
+        terms = {reply.client: self.server_terms(reply.client, introductions) for reply in replies}
         for _ in range(self.options.server_epochs):
             for reply in replies:
-                labels = told[reply.client]["labels"].to(ctx.device)
+                labels = introductions[reply.client]["labels"].to(ctx.device)
                 features, teacher = reply["features"].to(ctx.device), reply["logits"].to(ctx.device)
                 # A stream for each client: its order does not depend on who else is in the cohort.
                 stream = ctx.stream(f"order of client {reply.client}")
                 order = torch.randperm(len(labels), generator=stream, device=ctx.device)
                 for chosen in ctx.in_batches(order, self._batch_size(ctx)):
-                    own = model(features[chosen])
-                    loss = transfer_loss(own, labels[chosen], teacher[chosen], terms[reply.client])
+                    logits = model(features[chosen])
+                    loss = transfer_loss(logits, labels[chosen], teacher[chosen], terms[reply.client])
                     ctx.log(**{f"server_{name}": value for name, value in loss.logged.items()})
                     optimizer.minimise(loss.value)
         moments = {name: value.cpu() for name, value in optimizer.state().items()}
-        return ServerState(model.vector().cpu(), moments, told)
+        return ServerState(model.vector().cpu(), moments, introductions)
 
     def keep(self, client: ClientState, message: Message, ctx: ClientContext) -> tuple[ClientState, Reply]:
         """The server's logits, kept until the client trains again."""
@@ -224,18 +224,18 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
 
     def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """Images through the client's layers up to `cut`, then through the server's model."""
-        own, behind = parts
-        cut = self._cut(own)
-        return lambda images: behind(up_to(cut, own, images))
+        model, behind = parts
+        cut = self._cut(model)
+        return lambda images: behind(up_to(cut, model, images))
 
     def _shown(self, client: ClientState, ctx: ClientContext, *, known: bool) -> Reply:
-        own = ctx.frozen_model(client.model)
-        cut = self._cut(own)
+        model = ctx.frozen_model(client.model)
+        cut = self._cut(model)
         features, logits, labels = [], [], []
         with torch.no_grad():
             for images, wanted in ctx.samples():
-                features.append(up_to(cut, own, images))
-                logits.append(from_(cut, own, features[-1]))
+                features.append(up_to(cut, model, images))
+                logits.append(from_(cut, model, features[-1]))
                 labels.append(wanted)
         once = {} if known else {"labels": torch.cat(labels), **self.introduction(ctx)}
         return Reply(features=torch.cat(features), logits=torch.cat(logits), **once)

@@ -116,7 +116,7 @@ def inputs(shape, module, draw):
     return (torch.randn(ROWS, *shape, generator=draw),)
 
 
-def loss(models, batch, given):
+def loss(models, batch, extras):
     names = sorted(name for name in batch if name.startswith("input"))
     found = models["student"](*(batch[name] for name in names))
     return Loss(F.mse_loss(found, batch["target"]))

@@ -284,11 +284,11 @@ def test_label_options_are_torchs(smoothing):
     """Class weights and smoothing against `F.cross_entropy`, and alone for each row of a batch of clients."""
     logits, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 1, 1, 2, 0, 2])
     weights = torch.tensor([0.5, 2.0, 1.0, 3.0])
-    given = {"class_weights": weights, "label_smoothing": torch.tensor(smoothing)}
+    extras = {"class_weights": weights, "label_smoothing": torch.tensor(smoothing)}
     wanted = torch.nn.functional.cross_entropy(logits, labels, weights, label_smoothing=smoothing)
-    found = cross_entropy(logits, labels, given)
+    found = cross_entropy(logits, labels, extras)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(*(torch.autograd.grad(one, logits)[0] for one in (found, wanted)))
-    of_two = {name: value.expand(2, *value.shape) for name, value in given.items()}
+    of_two = {name: value.expand(2, *value.shape) for name, value in extras.items()}
     stacked = torch.func.vmap(cross_entropy)(torch.stack([logits, 2 * logits]), labels.expand(2, 6), of_two)
     torch.testing.assert_close(stacked[0], wanted)

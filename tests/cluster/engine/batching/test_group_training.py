@@ -175,51 +175,51 @@ def test_who_steps_together_has_batches_of_one_size_and_keeps_its_own_order():
 class OwnLoss(FedAvg):
     """FedAvg with a loss that tests replace."""
 
-    def given(self, student, ctx):
+    def extras(self, student, ctx):
         return {}
 
-    def loss(self, models, batch, given):
-        return label_loss(models, batch, given)
+    def loss(self, models, batch, extras):
+        return label_loss(models, batch, extras)
 
     def client_update(self, client, message, ctx):
         student = ctx.model(message["student"])
-        train_batches({"student": student}, self.loss, ctx, given=self.given(student, ctx))
+        train_batches({"student": student}, self.loss, ctx, extras=self.extras(student, ctx))
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
 
 class Noisy(OwnLoss):
-    def loss(self, models, batch, given):
+    def loss(self, models, batch, extras):
         images = batch["images"]
-        return label_loss(models, {**batch, "images": images + torch.rand(images.shape)}, given)
+        return label_loss(models, {**batch, "images": images + torch.rand(images.shape)}, extras)
 
 
 class Peeking(OwnLoss):
-    def loss(self, models, batch, given):
-        loss = label_loss(models, batch, given)
+    def loss(self, models, batch, extras):
+        loss = label_loss(models, batch, extras)
         return loss if loss.value.item() > 1 else loss._replace(value=2 * loss.value)
 
 
 class Averaging(OwnLoss):
     """Keeps a running mean of its images, in place."""
 
-    def given(self, student, ctx):
+    def extras(self, student, ctx):
         return {"mean": torch.zeros(1, 8, 8)}
 
-    def loss(self, models, batch, given):
-        mean = given["mean"]
+    def loss(self, models, batch, extras):
+        mean = extras["mean"]
         mean.add_(0.1 * (batch["images"].mean(dim=0) - mean))
-        return label_loss(models, {**batch, "images": batch["images"] - mean}, given)
+        return label_loss(models, {**batch, "images": batch["images"] - mean}, extras)
 
 
 class Shrinking(OwnLoss):
     """Is given its own weights, which change at each step."""
 
-    def given(self, student, ctx):
+    def extras(self, student, ctx):
         return {"weights": student.trainable}
 
-    def loss(self, models, batch, given):
-        loss = label_loss(models, batch, given)
-        return loss._replace(value=loss.value / (1 + given["weights"].square().sum()))
+    def loss(self, models, batch, extras):
+        loss = label_loss(models, batch, extras)
+        return loss._replace(value=loss.value / (1 + extras["weights"].square().sum()))
 
 
 class Closure(OwnLoss):
@@ -237,8 +237,8 @@ class CapturingLoss(OwnLoss):
         student = ctx.model(message["student"])
         factor = 1 + ctx.client
 
-        def loss(models, batch, given):
-            found = label_loss(models, batch, given)
+        def loss(models, batch, extras):
+            found = label_loss(models, batch, extras)
             return found._replace(value=factor * found.value)
 
         train_batches({"student": student}, loss, ctx)
@@ -297,8 +297,8 @@ class DrawnNoise(OwnLoss):
         train_batches({"student": student}, self.loss, ctx, further=further)
         return None, Reply(student=student.vector(), samples=ctx.num_samples)
 
-    def loss(self, models, batch, given):
-        return label_loss(models, {**batch, "images": batch["images"] + batch["noise"]}, given)
+    def loss(self, models, batch, extras):
+        return label_loss(models, {**batch, "images": batch["images"] + batch["noise"]}, extras)
 
 
 def test_noise_of_a_batch_is_each_clients_own():
@@ -313,13 +313,13 @@ class Failing(FedAvg):
 
 
 class FailingInTheLoss(OwnLoss):
-    def given(self, student, ctx):
+    def extras(self, student, ctx):
         return {"fails": torch.zeros(2 if ctx.client == 3 else 1)}
 
-    def loss(self, models, batch, given):
-        if len(given["fails"]) == 2:
+    def loss(self, models, batch, extras):
+        if len(extras["fails"]) == 2:
             raise ValueError("seventeen")
-        return label_loss(models, batch, given)
+        return label_loss(models, batch, extras)
 
 
 @pytest.mark.parametrize(
@@ -341,12 +341,12 @@ def test_what_is_given_is_each_clients_own():
     """Client 1's NaN is its own."""
 
     class Weighed(OwnLoss):
-        def given(self, student, ctx):
+        def extras(self, student, ctx):
             return {"factor": torch.tensor(float("nan") if ctx.client == 1 else 1.0)}
 
-        def loss(self, models, batch, given):
-            loss = label_loss(models, batch, given)
-            return loss._replace(value=given["factor"] * loss.value)
+        def loss(self, models, batch, extras):
+            loss = label_loss(models, batch, extras)
+            return loss._replace(value=extras["factor"] * loss.value)
 
     results = group_steps(Host(one := setting(method=Weighed)), calls(one)[1])
     facts = [facts for facts, _, _ in results]
@@ -355,12 +355,12 @@ def test_what_is_given_is_each_clients_own():
 
 def test_clients_who_are_given_other_shapes_are_other_programs():
     class Shaped(OwnLoss):
-        def given(self, student, ctx):
+        def extras(self, student, ctx):
             return {"factor": torch.ones(2 if ctx.client == 1 else 1)}
 
-        def loss(self, models, batch, given):
-            loss = label_loss(models, batch, given)
-            return loss._replace(value=given["factor"].mean() * loss.value)
+        def loss(self, models, batch, extras):
+            loss = label_loss(models, batch, extras)
+            return loss._replace(value=extras["factor"].mean() * loss.value)
 
     alone, together = both(setting(method=Shaped))
     # Client 1 has nobody to train with, so it trains as it does alone.
