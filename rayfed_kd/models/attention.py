@@ -31,14 +31,14 @@ class AttentionBlock(nn.Module):
         self.asked, self.answered = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, hidden: Tensor, there: Tensor | None = None) -> Tensor:
-        """[batch, places, width]; `there`, [batch, places], says which places count; None: all."""
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[batch, places, width]; `mask`, [batch, places] bool, True where a place counts; None: all do."""
         batch, length, width = hidden.shape
         parts = self.asked(self.norm1(hidden)).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         scores = query @ key.transpose(-2, -1) * (width // self.heads) ** -0.5
-        if there is not None:
-            scores = torch.where(there[:, None, None], scores, HIDDEN)
+        if mask is not None:
+            scores = torch.where(mask[:, None, None], scores, HIDDEN)
         mixed = (scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(batch, length, width)
         hidden = hidden + self.answered(mixed)
         narrow: Tensor = self.narrow(F.gelu(self.wide(self.norm2(hidden))))

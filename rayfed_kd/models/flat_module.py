@@ -52,16 +52,16 @@ class FlatModule:
 
     def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         # Before `to`, which gives a buffer in two places a copy for each.
-        held = ModuleTensors.of(module)
+        parts = ModuleTensors.of(module)
         self.module = module.to(device)
-        self.trained, self.buffers = held.trained, held.moving
-        self._statistics = (*held.moving, *held.counters)
-        self.leaves = [cast(nn.Parameter, one.now) for one in held.trained]
-        self.num_parameters = sum(one.shape.numel() for one in held.trained)
+        self.trained, self.buffers = parts.trained, parts.moving
+        self._statistics = (*parts.moving, *parts.counters)
+        self.leaves = [cast(nn.Parameter, slot.now) for slot in parts.trained]
+        self.num_parameters = sum(slot.shape.numel() for slot in parts.trained)
         # Where in the vector each of them lies, by name.
         self._dense, start = dict[str, slice](), 0
-        for one in (*held.trained, *held.moving):
-            self._dense[one.name] = slice(start, start := start + one.shape.numel())
+        for slot in (*parts.trained, *parts.moving):
+            self._dense[slot.name] = slice(start, start := start + slot.shape.numel())
         self.num_elements, self.num_buffers = start, start - self.num_parameters
         self.places, self.spacing, trained = self._dense, None, self.num_parameters
         if torch.device(device).type != "cpu":
@@ -77,33 +77,33 @@ class FlatModule:
         self.autocast: torch.dtype | None = None
         self._training: bool | None = None  # the mode that `_switch` has set
         with torch.no_grad():
-            self._adopt(held)
+            self._adopt(parts)
 
-    def _adopt(self, held: ModuleTensors) -> None:
+    def _adopt(self, parts: ModuleTensors) -> None:
         """Gives the tensors of the vector their places in it, and notes where those beside it are."""
-        for leaf, one in zip(self.leaves, held.trained, strict=True):
-            place = view_as(self.storage[self.places[one.name]], one.shape)
-            place.copy_(leaf)
-            leaf.data = place
-        self._gradients = [view_as(self.gradients[self.places[one.name]], one.shape) for one in held.trained]
-        for one in held.moving:
-            one.assign(self._home(one).copy_(one.now))
-        self._first_places = [one.places[0] for one in held.trained]
+        for leaf, slot in zip(self.leaves, parts.trained, strict=True):
+            leaf.data = view_as(self.storage[self.places[slot.name]], slot.shape).copy_(leaf)
+        self._gradients = [
+            view_as(self.gradients[self.places[slot.name]], slot.shape) for slot in parts.trained
+        ]
+        for slot in parts.moving:
+            slot.assign(self._home(slot).copy_(slot.now))
+        self._first_places = [slot.places[0] for slot in parts.trained]
         # What `_settle` looks at, as flat lists: it does so at every load.
         self._watched = [
-            (table, name, one.now, one.now.data_ptr(), one)
-            for one in held.trained
-            for table, name in one.places
+            (table, name, slot.now, slot.now.data_ptr(), slot)
+            for slot in parts.trained
+            for table, name in slot.places
         ]
         self._moving = [
-            (table, name, one.now.data_ptr(), one) for one in held.moving for table, name in one.places
+            (table, name, slot.now.data_ptr(), slot) for slot in parts.moving for table, name in slot.places
         ]
         self._fixed = [
-            (table, name, table[name], table[name]._version, one)
-            for one in held.fixed
-            for table, name in one.places
+            (table, name, table[name], table[name]._version, slot)
+            for slot in parts.fixed
+            for table, name in slot.places
         ]
-        counters = [table[name] for one in held.counters for table, name in one.places]
+        counters = [table[name] for slot in parts.counters for table, name in slot.places]
         self._counters = [(counter, counter.clone()) for counter in counters]
 
     def _settle(self) -> None:
@@ -111,42 +111,42 @@ class FlatModule:
 
         Raises: RunError if something is no longer what it was taken for when the module was built.
         """
-        for table, name, leaf, address, one in self._watched:
+        for table, name, leaf, address, slot in self._watched:
             if table.get(name) is not leaf or leaf.data_ptr() != address:
                 raise RunError(
-                    f"{one.name}: training replaces this parameter, or its memory, as `.data = ...` does; "
+                    f"{slot.name}: training replaces this parameter, or its memory, as `.data = ...` does; "
                     "expected changes in place, as copy_ within torch.no_grad()"
                 )
-        for table, name, tensor, version, one in self._fixed:
+        for table, name, tensor, version, slot in self._fixed:
             if tensor is None or version != tensor._version or table.get(name) is not tensor:
                 raise RunError(
-                    f"{one.name}: it changes, and two batches of training before the first round left it "
+                    f"{slot.name}: it changes, and two batches of training before the first round left it "
                     "as it was; expected one that always stays or that every batch changes"
                 )
-        for table, name, address, one in self._moving:
-            found = table.get(name)
-            if found is None or found.data_ptr() != address or found.shape != one.shape:
-                self._bring_back(one)
+        for table, name, address, slot in self._moving:
+            current = table.get(name)
+            if current is None or current.data_ptr() != address or current.shape != slot.shape:
+                self._bring_back(slot)
 
-    def _bring_back(self, one: HeldTensor) -> None:
-        found = [table.get(name) for table, name in one.places]
-        tensor = found[0]
+    def _bring_back(self, slot: HeldTensor) -> None:
+        tensors = [table.get(name) for table, name in slot.places]
+        tensor = tensors[0]
         if (
             tensor is None
-            or tensor.shape != one.shape
+            or tensor.shape != slot.shape
             or tensor.dtype != torch.float32
-            or any(other is not tensor for other in found)
+            or any(other is not tensor for other in tensors)
         ):
             raise RunError(
-                f"{one.name}: training makes another buffer of it, in shape, type or places; expected "
+                f"{slot.name}: training makes another buffer of it, in shape, type or places; expected "
                 "changes in place"
             )
         # Not the view of before, whose memory `.data = ...` may have replaced.
-        one.assign(self._home(one).copy_(tensor.detach()))
+        slot.assign(self._home(slot).copy_(tensor.detach()))
 
-    def _home(self, one: HeldTensor) -> Tensor:
+    def _home(self, slot: HeldTensor) -> Tensor:
         """A buffer's place in the vector."""
-        return self.storage[self.places[one.name]].view(one.shape)
+        return self.storage[self.places[slot.name]].view(slot.shape)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The module's output."""
@@ -219,8 +219,8 @@ class FlatModule:
             raise ValueError(f"vector has shape {list(vector.shape)}, expected [{self.num_elements}]")
         with torch.no_grad():
             self._settle()
-            there = vector if self.spacing is None else self.spacing.spread(vector.to(self.storage.device))
-            self.storage.copy_(there)
+            numbers = vector if self.spacing is None else self.spacing.spread(vector.to(self.storage.device))
+            self.storage.copy_(numbers)
             for counter, first in self._counters:
                 counter.copy_(first)
 
@@ -230,38 +230,39 @@ class FlatModule:
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
-        return [view_as(vector[self._dense[one.name]], one.shape) for one in self.trained]
+        return [view_as(vector[self._dense[slot.name]], slot.shape) for slot in self.trained]
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """`vector`, [num_elements], as the module's tensors by name: views, or on a GPU aligned copies."""
-        parameters = zip((one.name for one in self.trained), self.parts(vector), strict=True)
-        buffers = {one.name: vector[self._dense[one.name]].view(one.shape) for one in self.buffers}
+        parameters = zip((slot.name for slot in self.trained), self.parts(vector), strict=True)
+        buffers = {slot.name: vector[self._dense[slot.name]].view(slot.shape) for slot in self.buffers}
         tensors = {**dict(parameters), **buffers}
-        return {name: one.clone() for name, one in tensors.items()} if self.spacing else tensors
+        return {name: tensor.clone() for name, tensor in tensors.items()} if self.spacing else tensors
 
     def spans(self) -> list[tuple[tuple[nn.Module, ...], int, int]]:
         """Where in the vector tensors lie: (the modules that have one, start, stop), in its order."""
-        every = [(one.owners, self._dense[one.name]) for one in (*self.trained, *self.buffers)]
+        every = [(slot.owners, self._dense[slot.name]) for slot in (*self.trained, *self.buffers)]
         return [(owners, place.start, place.stop) for owners, place in every]
 
     @cached_property
     def layout(self) -> Layout:
         """The vector's tensors, in its order."""
-        parameters = [PlacedTensor(one.name, _lying(one.shape), "parameter") for one in self.trained]
-        buffers = [PlacedTensor(one.name, tuple(one.shape), "buffer") for one in self.buffers]
+        parameters = [PlacedTensor(slot.name, _lying(slot.shape), "parameter") for slot in self.trained]
+        buffers = [PlacedTensor(slot.name, tuple(slot.shape), "buffer") for slot in self.buffers]
         return Layout((*parameters, *buffers))
 
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
         """Within, forward passes in train mode leave running statistics, of whatever layers, as they were."""
-        own = [one.now for one in self._statistics]
-        for one in self._statistics:
-            one.assign(one.now.clone())  # a pass may change it: written back in place, it would spoil graphs
+        originals = [slot.now for slot in self._statistics]
+        for slot in self._statistics:
+            # A pass may change it; writing the old values back in place would spoil graphs.
+            slot.assign(slot.now.clone())
         try:
             yield
         finally:
-            for one, tensor in zip(self._statistics, own, strict=True):
-                one.assign(tensor)
+            for slot, tensor in zip(self._statistics, originals, strict=True):
+                slot.assign(tensor)
 
     def using_batch_statistics(self) -> AbstractContextManager[None]:
         """Within, layers normalise by a batch's own statistics, in eval mode too; running ones stay."""
@@ -274,7 +275,7 @@ class FlatModule:
     @contextmanager
     def _in_mode(self, training: bool) -> Iterator[None]:
         """Within, the layers that have running statistics, which stay, and no others, are in this mode."""
-        layers = {owner: owner.training for one in self.buffers for owner in one.owners}
+        layers = {owner: owner.training for slot in self.buffers for owner in slot.owners}
         try:
             for layer in layers:
                 layer.training = training

@@ -75,5 +75,5 @@ class ModulePool:
         # What stays beside the vector, as a random projection that is fixed, must be alike in all processes,
         # and under all names of an architecture: a vector of one is one of the others.
         build = self._builders[name]
-        first = next(other for other, own in self._builders.items() if own is build)
+        first = next(other for other, builder in self._builders.items() if builder is build)
         return build_flat(build, self.device, self._seed, first)

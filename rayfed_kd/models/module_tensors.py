@@ -82,41 +82,41 @@ class ModuleTensors:
         Raises: RecipeError if it has one that a vector cannot hold.
         """
         _check_kind(module)
-        held = list(held_tensors(module))
-        told = {id(parameter) for parameter in module.parameters()}
-        for one in held:
-            if one.is_parameter and one.now.requires_grad and id(one.now) not in told:
+        slots = list(held_tensors(module))
+        parameter_ids = {id(parameter) for parameter in module.parameters()}
+        for slot in slots:
+            if slot.is_parameter and slot.now.requires_grad and id(slot.now) not in parameter_ids:
                 raise RecipeError(
-                    f"its parameters() leaves out {one.name}; expected requires_grad=False of what stays"
+                    f"its parameters() leaves out {slot.name}; expected requires_grad=False of what stays"
                 )
         names = getattr(module, MOVING, None)
-        trained = tuple(one for one in held if one.is_parameter and one.now.requires_grad)
-        buffers = [one for one in held if not one.is_parameter]
+        trained = tuple(slot for slot in slots if slot.is_parameter and slot.now.requires_grad)
+        buffers = [slot for slot in slots if not slot.is_parameter]
         moving = tuple(
-            one for one in buffers if one.now.dtype == torch.float32 and (names is None or one.name in names)
+            buf for buf in buffers if buf.now.dtype == torch.float32 and (names is None or buf.name in names)
         )
-        counters = tuple(one for one in buffers if one.is_counter)
-        elsewhere = {id(one) for one in (*trained, *moving, *counters)}
-        fixed = tuple(one for one in held if id(one) not in elsewhere)
-        for one in (*trained, *buffers):
-            _check_tensor(one)
-        _check_memory(trained + moving, held)
+        counters = tuple(buf for buf in buffers if buf.is_counter)
+        elsewhere = {id(slot) for slot in (*trained, *moving, *counters)}
+        fixed = tuple(slot for slot in slots if id(slot) not in elsewhere)
+        for slot in (*trained, *buffers):
+            _check_tensor(slot)
+        _check_memory(trained + moving, slots)
         return cls(trained, moving, counters, fixed)
 
 
 def held_tensors(module: nn.Module) -> Iterator[HeldTensor]:
     """Each of a module's parameters, then each of its buffers, once."""
     for kind in ("_parameters", "_buffers"):
-        found: dict[int, tuple[str, torch.Size, list[nn.Module], list[Place]]] = {}
+        entries: dict[int, tuple[str, torch.Size, list[nn.Module], list[Place]]] = {}
         for prefix, owner in module.named_modules():
             table = getattr(owner, kind)
             for name, tensor in table.items():
                 if tensor is not None:
-                    whole = f"{prefix}.{name}" if prefix else name
-                    _, _, owners, places = found.setdefault(id(tensor), (whole, tensor.shape, [], []))
+                    path = f"{prefix}.{name}" if prefix else name
+                    _, _, owners, places = entries.setdefault(id(tensor), (path, tensor.shape, [], []))
                     owners.append(owner)
                     places.append((table, name))
-        for name, shape, owners, places in found.values():
+        for name, shape, owners, places in entries.values():
             yield HeldTensor(name, shape, kind == "_parameters", tuple(owners), tuple(places))
 
 
@@ -126,53 +126,53 @@ def _check_kind(module: nn.Module) -> None:
         called = name or "it"
         if isinstance(part, torch.jit.ScriptModule):
             raise RecipeError(f"{called} is a scripted module; expected the nn.Module that it was made from")
-        for own, tensor in [*part._parameters.items(), *part._buffers.items()]:
-            whole = f"{name}.{own}" if name else own
+        for key, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            path = f"{name}.{key}" if name else key
             if tensor is None:
                 continue
             if is_lazy(tensor):
                 raise RecipeError(
-                    f"{whole} has no shape before the first batch; expected a layer whose sizes are given"
+                    f"{path} has no shape before the first batch; expected a layer whose sizes are given"
                 )
             if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized:
                 kind = "on torch's meta device" if tensor.is_meta else "sparse or quantised"
-                raise RecipeError(f"{whole} is {kind}; expected a plain tensor with values")
+                raise RecipeError(f"{path} is {kind}; expected a plain tensor with values")
         if isinstance(part, _BatchNorm) and part.momentum is None and part.running_mean is not None:
             raise RecipeError(
                 f"{called} is a {type(part).__name__} with momentum=None; expected a momentum, as 0.1"
             )
 
 
-def _check_tensor(one: HeldTensor) -> None:
-    if one.is_parameter and one.now.dtype != torch.float32:
+def _check_tensor(slot: HeldTensor) -> None:
+    if slot.is_parameter and slot.now.dtype != torch.float32:
         raise RecipeError(
-            f"{one.name} is {one.now.dtype}; models are float32 only, as vectors of their weights are. "
+            f"{slot.name} is {slot.now.dtype}; models are float32 only, as vectors of their weights are. "
             "local.precision=bf16 trains such a model in bfloat16"
         )
-    if not one.is_parameter and one.now.requires_grad:
+    if not slot.is_parameter and slot.now.requires_grad:
         raise RecipeError(
-            f"{one.name} is a buffer that takes a gradient; expected an nn.Parameter, or a buffer without"
+            f"{slot.name} is a buffer that takes a gradient; expected an nn.Parameter, or a buffer without"
         )
 
 
-def _check_memory(in_vector: Sequence[HeldTensor], held: Sequence[HeldTensor]) -> None:
+def _check_memory(in_vector: Sequence[HeldTensor], slots: Sequence[HeldTensor]) -> None:
     """Refuse tensors that are views of one another: in a vector each has a place of its own."""
-    places = {id(one) for one in in_vector}
-    last, end = held[:1], 0
-    for start, stop, one in sorted(map(_stretch, held), key=lambda item: item[:2]):
-        if start < end and stop > start and (places & {id(one), id(last[0])}):
+    places = {id(slot) for slot in in_vector}
+    last, end = slots[:1], 0
+    for start, stop, slot in sorted(map(_stretch, slots), key=lambda item: item[:2]):
+        if start < end and stop > start and (places & {id(slot), id(last[0])}):
             raise RecipeError(
-                f"{last[0].name} and {one.name} are different tensors in the same memory; expected one "
+                f"{last[0].name} and {slot.name} are different tensors in the same memory; expected one "
                 "tensor under two names, or a copy"
             )
         if stop > end:
-            last, end = [one], stop
+            last, end = [slot], stop
 
 
-def _stretch(one: HeldTensor) -> tuple[int, int, HeldTensor]:
+def _stretch(slot: HeldTensor) -> tuple[int, int, HeldTensor]:
     """The memory that a tensor lies in."""
-    tensor = one.now
+    tensor = slot.now
     if not tensor.numel():
-        return tensor.data_ptr(), tensor.data_ptr(), one
+        return tensor.data_ptr(), tensor.data_ptr(), slot
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size(), one
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size(), slot

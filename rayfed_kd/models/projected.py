@@ -119,13 +119,13 @@ def short_resnet(
     from torchvision.models.resnet import BasicBlock, ResNet
 
     every = [*blocks, *[1] * (STAGES - len(blocks))]
-    whole = ResNet(BasicBlock, every, num_classes=classes)
-    if shape[0] != whole.conv1.in_channels:
-        whole.conv1 = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
-    stages = [whole.layer1, whole.layer2, whole.layer3, whole.layer4][: len(blocks)]
+    resnet = ResNet(BasicBlock, every, num_classes=classes)
+    if shape[0] != resnet.conv1.in_channels:
+        resnet.conv1 = nn.Conv2d(shape[0], 64, 7, stride=2, padding=3, bias=False)
+    stages = [resnet.layer1, resnet.layer2, resnet.layer3, resnet.layer4][: len(blocks)]
     body = nn.Sequential(
-        nn.Sequential(whole.conv1, whole.bn1, whole.relu),
-        whole.maxpool,
+        nn.Sequential(resnet.conv1, resnet.bn1, resnet.relu),
+        resnet.maxpool,
         *(block for stage in stages for block in stage),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),

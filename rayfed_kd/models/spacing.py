@@ -58,6 +58,6 @@ class Spacing:
             sum(end <= place for end in accumulate(self.sizes))
             for place in (part.start or 0, last if part.stop is None else part.stop)
         )
-        own = Spacing(self.sizes[before:until])
-        begin = self.stored[before].start if own.sizes else 0
-        return slice(begin, begin + own.length), own
+        spacing = Spacing(self.sizes[before:until])
+        begin = self.stored[before].start if spacing.sizes else 0
+        return slice(begin, begin + spacing.length), spacing

@@ -58,22 +58,22 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[batch, width]."""
-        there = tokens != 0
+        mask = tokens != 0
         hidden = self.words(tokens) + self.places.weight
         for block in self.blocks:
-            hidden = block(hidden, there)
-        return masked_mean(self.norm(hidden), there)
+            hidden = block(hidden, mask)
+        return masked_mean(self.norm(hidden), mask)
 
 
-def masked_mean(values: Tensor, there: Tensor) -> Tensor:
-    """The mean over places that are there.
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the places that count.
 
     Args:
         values: [batch, places, width].
-        there: [batch, places] bool.
-    Returns: [batch, width]; zeros where no place is there.
+        mask: [batch, places] bool; True for places that count.
+    Returns: [batch, width]; zeros where no place counts.
     """
-    weights = there.to(values.dtype)[:, :, None]
+    weights = mask.to(values.dtype)[:, :, None]
     return (values * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 

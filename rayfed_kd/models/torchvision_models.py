@@ -106,8 +106,8 @@ def _load(module: nn.Module, file: str, head: str | None) -> None:
     where = f"model.weights = {file!r}"
     # `rayfed-kd export` names a chain's tensors as those of its `whole`.
     stored = {name.removeprefix("whole."): tensor for name, tensor in _read(file, where).items()}
-    own = module.state_dict()
-    for name, tensor in own.items():
+    state = module.state_dict()
+    for name, tensor in state.items():
         if name.endswith("num_batches_tracked") and name not in stored:
             stored[name] = tensor  # old files lack the counters
         if name not in stored:
@@ -121,7 +121,7 @@ def _load(module: nn.Module, file: str, head: str | None) -> None:
             stored[name] = theirs.sum(dim=1, keepdim=True)  # the same for a grey image
         else:
             raise RecipeError(f"{where}: {name} is {tuple(theirs.shape)}, expected {tuple(tensor.shape)}")
-    module.load_state_dict({name: stored[name] for name in own})
+    module.load_state_dict({name: stored[name] for name in state})
 
 
 def _read(file: str, where: str) -> dict[str, Tensor]:

@@ -91,8 +91,8 @@ def check_vector(vector: Any, length: int, architecture: str, what: str, least_b
     is_tensor = isinstance(vector, Tensor)
     floats = is_tensor and vector.is_floating_point() and vector.element_size() >= least_bytes
     if not floats or vector.shape != (length,):
-        given = f"{vector.dtype} {list(vector.shape)}" if is_tensor else kind_of(vector)
-        raise MisuseError(f"{what} {given}; expected the {length} floats of {architecture!r}")
+        kind = f"{vector.dtype} {list(vector.shape)}" if is_tensor else kind_of(vector)
+        raise MisuseError(f"{what} {kind}; expected the {length} floats of {architecture!r}")
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

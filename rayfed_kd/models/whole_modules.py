@@ -31,14 +31,14 @@ class ChainClassifier(Classifier):
     """A whole module whose parts, run one after the other, compute what it computes.
 
     Args:
-        whole: the module; its parameters keep their order.
+        module: the whole module; its parameters keep their order.
         body: its stages, glue between them included.
         head: its last layer.
     """
 
-    def __init__(self, whole: nn.Module, body: Sequence[nn.Module], head: nn.Linear) -> None:
+    def __init__(self, module: nn.Module, body: Sequence[nn.Module], head: nn.Linear) -> None:
         nn.Module.__init__(self)
-        self.whole, self.feature_size = whole, head.in_features
+        self.whole, self.feature_size = module, head.in_features
         self._chain = _Chain([*body, head])
 
     def features(self, images: Tensor) -> Tensor:
@@ -70,25 +70,25 @@ GLUE: tuple[tuple[type[nn.Module], ...], ...] = (
 )
 
 
-def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
+def as_chain(module: nn.Module, shape: Shape) -> nn.Module:
     """A module with stages, if its parts in their order compute what it computes; else as it is.
 
     Args:
-        whole: with a linear layer at its end.
+        module: with a linear layer at its end.
         shape: of one input.
     """
-    if next(whole.parameters()).is_meta:
-        return whole  # without numbers nothing can be compared
-    *first, last = whole.children()
+    if next(module.parameters()).is_meta:
+        return module  # without numbers nothing can be compared
+    *first, last = module.children()
     ends = list(_units(last))
     if not first or not isinstance(ends[-1], nn.Linear):
-        return whole
+        return module
     body = [unit for part in first for unit in _units(part)]
     # Numbers that differ from place to place, and draw nothing from the run's streams.
     images = torch.linspace(-1, 1, 2 * int(torch.Size(shape).numel())).view(2, *shape)
     for glue in GLUE:
         between = [kind(1) if kind is nn.AdaptiveAvgPool2d else kind() for kind in glue]
-        chain = ChainClassifier(whole, [*body, *between, *ends[:-1]], ends[-1])
+        chain = ChainClassifier(module, [*body, *between, *ends[:-1]], ends[-1])
         with trial(copy.deepcopy(chain)) as tried:
             try:
                 same = torch.equal(tried.classify(tried.features(images)), tried(images))
@@ -96,7 +96,7 @@ def as_chain(whole: nn.Module, shape: Shape) -> nn.Module:
                 continue  # shapes that do not follow one another: no chain of this form
             if same:
                 return chain
-    return whole
+    return module
 
 
 def _units(module: nn.Module) -> Iterator[nn.Module]:
@@ -141,26 +141,26 @@ def check_outputs(outputs: Any, samples: int, classes: int | None, name: str, wh
     """
     is_tensor = isinstance(outputs, Tensor)
     if not is_tensor or (classes is not None and tuple(outputs.shape) != (samples, classes)):
-        shown = tuple(outputs.shape) if is_tensor else type(outputs).__name__
+        shape = tuple(outputs.shape) if is_tensor else type(outputs).__name__
         wanted = "a tensor" if classes is None else f"logits {(samples, classes)} alone"
-        raise RecipeError(f"{name} gives {shown} of {samples} samples {which}; expected {wanted}")
+        raise RecipeError(f"{name} gives {shape} of {samples} samples {which}; expected {wanted}")
 
 
 def with_head(module: nn.Module, inputs: Tensor) -> tuple[Any, str | None]:
     """A module's output, and the name of the linear layer that gave it, if one did."""
-    made: dict[str, tuple[Tensor, int]] = {}
+    outputs: dict[str, tuple[Tensor, int]] = {}
     with ExitStack() as hooks:
         for path, layer in module.named_modules():
             if isinstance(layer, nn.Linear):
-                hooks.enter_context(layer.register_forward_hook(partial(_note, made, path)))
+                hooks.enter_context(layer.register_forward_hook(partial(_note, outputs, path)))
         logits = module(inputs)
     # Not what changes in place behind the layer, as `logits *= scale`: its version is another.
-    heads = (n for n, (output, then) in made.items() if output is logits and output._version == then)
+    heads = (n for n, (output, then) in outputs.items() if output is logits and output._version == then)
     return logits, next(heads, None)
 
 
-def _note(made: dict[str, tuple[Tensor, int]], path: str, _: nn.Module, __: Any, output: Tensor) -> None:
-    made[path] = output, output._version
+def _note(outputs: dict[str, tuple[Tensor, int]], path: str, _: nn.Module, __: Any, output: Tensor) -> None:
+    outputs[path] = output, output._version
 
 
 def has_features(module: nn.Module) -> bool:

@@ -95,9 +95,9 @@ def read_names(recipe: Recipe) -> tuple[Timing, Codecs]:
     Returns: the schedule with the clock, and the codecs: what a run uses in other processes as it is here.
     Raises: RecipeError
     """
-    models, own = {"model": recipe.shared_model}, recipe.client_models
-    if own is not None:
-        models |= {own.path(place): model for place, model in enumerate(own.members)}
+    models, client_models = {"model": recipe.shared_model}, recipe.client_models
+    if client_models is not None:
+        models |= {client_models.path(place): model for place, model in enumerate(client_models.members)}
     for path, model in models.items():
         CLASSIFIERS.bound(model, path)
     SOURCES.bound(recipe.data, "data")

@@ -26,12 +26,12 @@ def check_samples(setting: Setting) -> None:
 def _check_tested(setting: Setting) -> None:
     if len(setting.tested.indices) or setting.dataset.test is not None:
         return
-    asked, drawn = setting.recipe.partition, setting.recipe.evaluation.clients
-    whose = f"{asked.clients} clients" if drawn is None else f"{drawn} clients of evaluation.clients"
+    partition, drawn = setting.recipe.partition, setting.recipe.evaluation.clients
+    whose = f"{partition.clients} clients" if drawn is None else f"{drawn} clients of evaluation.clients"
     raise RecipeError(
         f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set; "
         "expected fewer partition.clients, a larger data.fraction or partition.test_fraction than "
-        f"{asked.test_fraction:g}, or data with a test set, for partition.test=official",
+        f"{partition.test_fraction:g}, or data with a test set, for partition.test=official",
         path="partition.clients",
     )
 
@@ -54,7 +54,7 @@ def _check_single_samples(setting: Setting) -> None:
     ones = {samples for samples in set(sizes) if min(local.batch_sizes(samples)) == 1}
     alone = [client for client, samples in enumerate(sizes) if samples in ones]
     # What a method's clients train beside their own model is the recipe's, as FML's meme.
-    beside = [n for n, one in setting.method.architectures().items() if one.name == RECIPE_MODEL]
+    beside = [n for n, model in setting.method.architectures().items() if model.name == RECIPE_MODEL]
     for name in dict.fromkeys([*beside, *(setting.models_by_client[client] for client in alone)]):
         with_it = [c for c in alone if name in beside or setting.models_by_client[c] == name]
         with torch.random.fork_rng(devices=[]):  # layers draw their initial values there

@@ -56,16 +56,16 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
-def check_identity(expected: Mapping[str, str], own: Mapping[str, str]) -> None:
+def check_identity(expected: Mapping[str, str], user_code: Mapping[str, str]) -> None:
     """Check that this process runs the expected code.
 
     Args:
         expected: the package's, as `identity` gave it.
-        own: the user's own, as `own_code` gave it.
+        user_code: the user's own, as `own_code` gave it.
     Raises: RunError, which names this machine, if it does not.
     """
-    there = code_of(own)  # one that is not found fails where it is imported, if it is
-    others = differences({name: own[name] for name in there}, there)
+    local_code = code_of(user_code)  # one that is not found fails where it is imported, if it is
+    others = differences({name: user_code[name] for name in local_code}, local_code)
     for difference, remedy in ((differences(expected, identity()), REMEDY), (others, OWN_REMEDY)):
         if difference:
             raise RunError(f"machine {platform.node()}: {difference}; {remedy}")
@@ -75,17 +75,17 @@ REMEDY = "install the same everywhere, or submit the project with `ray job submi
 OWN_REMEDY = "a module of your own is the same file on every machine, and stays as it is while a run goes on"
 
 
-def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+def differences(expected: Mapping[str, str], other: Mapping[str, str]) -> str:
     """The entries that differ, with both values, for messages; empty if none does.
 
     Args:
         expected: identity of the launching process's code ("here").
-        found: identity of the code on the other machine or in the other process ("there").
+        other: identity of the code on the other machine or in the other process ("there").
     """
     return ", ".join(
-        f"{name} {found.get(name, 'unknown')} there, {value} here"
+        f"{name} {other.get(name, 'unknown')} there, {value} here"
         for name, value in expected.items()
-        if found.get(name) != value
+        if other.get(name) != value
     )
 
 
@@ -113,14 +113,14 @@ def own_code(recipe: Recipe) -> dict[str, str]:
     """
     named = texts({**recipe.model_dump(), "results": None})
     waiting = [text.partition(":")[0] for text in named if ":" in text]
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     while waiting:
         module = waiting.pop()
-        file = None if module in found else _own_file(module)
+        file = None if module in hashes else _own_file(module)
         if file is not None:
-            found[module] = _file_hash(file)
+            hashes[module] = _file_hash(file)
             waiting += _imported(module, file)
-    return dict(sorted(found.items()))
+    return dict(sorted(hashes.items()))
 
 
 def _own_file(module: str) -> Path | None:
@@ -147,16 +147,16 @@ def _imported(module: str, file: Path) -> Iterator[str]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             # As many dots as there are levels: one is the module's own package.
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             start = ".".join(filter(None, [*base, node.module]))
-            names = [start, *(f"{start}.{one.name}".lstrip(".") for one in node.names)]
+            names = [start, *(f"{start}.{alias.name}".lstrip(".") for alias in node.names)]
         else:
             continue
         for name in names:  # a package's own file runs, too
-            yield from accumulate(name.split("."), lambda whole, part: f"{whole}.{part}")
+            yield from accumulate(name.split("."), lambda prefix, part: f"{prefix}.{part}")
 
 
 def named_files(texts: Iterable[str]) -> dict[str, str]:

@@ -55,75 +55,75 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
 
     Raises: RecipeError if it cannot be made, DataError if its file does not fit.
     """
-    labels, asked = np.asarray(dataset.train.labels, dtype=np.int64), recipe.partition
+    labels, section = np.asarray(dataset.train.labels, dtype=np.int64), recipe.partition
     known = hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest()  # tells orders of the samples apart
-    if asked.file is not None:
-        partition = Partition.load(Path(asked.file), len(labels))
+    if section.file is not None:
+        partition = Partition.load(Path(section.file), len(labels))
         if partition.origin.get("labels", known) != known:
             raise DataError(
-                f"partition.file: {asked.file} was drawn over samples of other labels or in another order; "
+                f"partition.file: {section.file} was drawn over samples of other labels or in another order; "
                 "expected the data and data.split_seed of then. Without metadata its rows are taken as given"
             )
-        if len(partition.train) != asked.clients:
+        if len(partition.train) != section.clients:
             raise RecipeError(
-                f"partition.clients = {asked.clients}: {asked.file} has {len(partition.train)} clients"
+                f"partition.clients = {section.clients}: {section.file} has {len(partition.train)} clients"
             )
-        _check_public_count(asked, len(partition.public), len(labels))
+        _check_public_count(section, len(partition.public), len(labels))
         return partition
-    _check_division(asked, dataset)
-    whole = Pool(labels, dataset.classes, dataset.writers, dataset.columns, dataset.held_out)
-    if asked.public is None:
-        return _drawn(recipe, whole, known)
-    count, stream = _public_count(asked.public, len(labels)), numpy_stream(recipe.seed, "public")
-    if not asked.public.apart:
+    _check_division(section, dataset)
+    pool = Pool(labels, dataset.classes, dataset.writers, dataset.columns, dataset.held_out)
+    if section.public is None:
+        return _drawn(recipe, pool, known)
+    count, stream = _public_count(section.public, len(labels)), numpy_stream(recipe.seed, "public")
+    if not section.public.apart:
         # Clients keep all their samples; the public ones are some of these as well.
-        return _drawn(recipe, whole, known).sharing(count, asked.public.keep, stream)
+        return _drawn(recipe, pool, known).sharing(count, section.public.keep, stream)
     public, private = draw_public(len(labels), count, stream)
-    return _drawn(recipe, whole.of(private), known).beside(public, private, asked.public.keep)
+    return _drawn(recipe, pool.of(private), known).beside(public, private, section.public.keep)
 
 
-def _check_division(asked: PartitionRecipe, dataset: Dataset) -> None:
+def _check_division(section: PartitionRecipe, dataset: Dataset) -> None:
     """Data that come divided keep their division, unless a scheme of somebody's own divides them."""
     if dataset.held_out is None or dataset.writers is None:
         return
-    if asked.name in SCHEMES and asked.name != DIVIDED:
+    if section.name in SCHEMES and section.name != DIVIDED:
         clients = int(dataset.writers.max()) + 1
         raise RecipeError(
-            f"partition.name = {asked.name!r}: {dataset.name} comes with each client's training and test "
+            f"partition.name = {section.name!r}: {dataset.name} comes with each client's training and test "
             f"samples; expected {DIVIDED}, as 'partition={{name: {DIVIDED}, clients: {clients}}}'"
         )
 
 
-def _public_count(asked: PublicRecipe, total: int) -> int:
+def _public_count(section: PublicRecipe, total: int) -> int:
     """How many samples are set apart.
 
     Raises: RecipeError if none would be left, or fewer than are to be used.
     """
-    count = asked.count or max(1, round((asked.fraction or 0) * total))
+    count = section.count or max(1, round((section.fraction or 0) * total))
     if count >= total:
         raise RecipeError(f"partition.public.count = {count}: there are {total} training samples")
-    if (asked.keep or 0) > count:
-        raise RecipeError(f"partition.public.keep = {asked.keep}: there are {count} public samples")
+    if (section.keep or 0) > count:
+        raise RecipeError(f"partition.public.keep = {section.keep}: there are {count} public samples")
     return count
 
 
-def _check_public_count(asked: PartitionRecipe, there: int, total: int) -> None:
+def _check_public_count(section: PartitionRecipe, count: int, total: int) -> None:
     """A partition's file must have the public samples that the recipe asks for."""
-    public = asked.public
+    public = section.public
     wanted = 0 if public is None else public.keep or _public_count(public, total)
-    if wanted != there:
-        raise RecipeError(f"partition.public: {asked.file} has {there} public samples, expected {wanted}")
+    if wanted != count:
+        raise RecipeError(f"partition.public: {section.file} has {count} public samples, expected {wanted}")
 
 
 def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
-    asked = recipe.partition
+    section = recipe.partition
     drawn = make_partition(
         pool,
-        asked.clients,
-        asked.name,
-        asked.options,
+        section.clients,
+        section.name,
+        section.options,
         numpy_stream(recipe.seed, "partition"),
-        test=asked.test,
-        test_fraction=asked.test_fraction,
+        test=section.test,
+        test_fraction=section.test_fraction,
     )
     return replace(drawn, origin={**drawn.origin, "labels": labels})

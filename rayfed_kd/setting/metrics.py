@@ -95,10 +95,10 @@ def check_metrics(recipe: Recipe, classes: int) -> None:
     """
     labels = torch.arange(TRIED * classes) % classes
     logits = torch.randn(len(labels), classes, generator=torch.Generator().manual_seed(0))
-    for one in make_metrics(recipe):
-        tried = f"{one.path}: {one.name}, tried on {len(labels)} made-up samples of {classes} classes"
+    for scorer in make_metrics(recipe):
+        tried = f"{scorer.path}: {scorer.name}, tried on {len(labels)} made-up samples of {classes} classes"
         try:
-            value = one.value(logits, labels)
+            value = scorer.value(logits, labels)
         except RecipeError:
             raise
         except RunError as error:
@@ -124,22 +124,22 @@ def metric_rows(
     Raises: RunError if a metric fails.
     """
     rows = []
-    for one in metrics:
+    for scorer in metrics:
         try:
-            value = one.value(logits, labels)
+            value = scorer.value(logits, labels)
         except Exception as error:
-            where = f"round {round_index}, metric {one.title} of {model} on {len(labels)} test samples"
+            where = f"round {round_index}, metric {scorer.title} of {model} on {len(labels)} test samples"
             why = str(error) if isinstance(error, RayfedError) else f"failed: {blame(error)}"
             raise RunError(f"{where} {why}") from error
         rows.append(
             {
                 "round": round_index,
                 "model": model,
-                "metric": one.title,
+                "metric": scorer.title,
                 "test": test,
                 "samples": len(labels),
                 "value": value,
-                "better": one.better,
+                "better": scorer.better,
             }
         )
     return rows

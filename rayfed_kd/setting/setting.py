@@ -141,8 +141,8 @@ class Setting:
     @property
     def _unreached(self) -> str:
         """Said of the clients' parameters that weight decay alone moves, as an optimiser sees one vector."""
-        outcomes = self.architectures.outcomes.items()
-        names = [name for where, one in outcomes if not where.startswith("method.") for name in one.unreached]
+        pairs = self.architectures.outcomes.items()
+        names = [name for path, trial in pairs if not path.startswith("method.") for name in trial.unreached]
         if not names or not self.recipe.local.optimizer.weight_decay:
             return ""
         return (

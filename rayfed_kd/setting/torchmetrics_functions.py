@@ -65,10 +65,10 @@ def _as_metric(function: Callable[..., Any]) -> Callable[..., Any]:
     counts_classes = any(option.name == "num_classes" for option in options)
 
     @metric
-    def compute(logits: Tensor, labels: Tensor, **given: Any) -> Any:
-        if counts_classes and given["num_classes"] is None:
-            given["num_classes"] = logits.shape[1]
-        return function(probabilities(logits), labels, **given)
+    def compute(logits: Tensor, labels: Tensor, **options: Any) -> Any:
+        if counts_classes and options["num_classes"] is None:
+            options["num_classes"] = logits.shape[1]
+        return function(probabilities(logits), labels, **options)
 
     arrays = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in ("logits", "labels")]
     # What `options_model` reads: the options of torchmetrics' function, as keywords.

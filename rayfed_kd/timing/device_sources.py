@@ -88,9 +88,9 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
             )
         rows.setdefault(row.client, []).append(row)
     if absent := sorted(set(range(clients)) - set(rows)):
-        shown = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
+        numbers = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
         raise RecipeError(
-            f"clock.file: {path} says nothing of client {shown} ({len(absent)} of {clients} clients)"
+            f"clock.file: {path} says nothing of client {numbers} ({len(absent)} of {clients} clients)"
         )
     for client, intervals in rows.items():
         for name in (*SPEEDS, "latency_s"):

@@ -46,9 +46,9 @@ class Windows:
 
     def after(self, at: float, busy_s: float) -> float:
         """When a device that starts at `at` has been available for `busy_s` seconds."""
-        whole = float((self.ends - self.starts).sum())
-        skipped = max(0, math.ceil(busy_s / whole) - 1)  # the first so many periods pass alike
-        busy_s -= skipped * whole
+        total_s = float((self.ends - self.starts).sum())
+        skipped = max(0, math.ceil(busy_s / total_s) - 1)  # the first so many periods pass alike
+        busy_s -= skipped * total_s
         period, place, within = self._place(at)
         while busy_s > (left := float(self.ends[place]) - within):
             busy_s -= left

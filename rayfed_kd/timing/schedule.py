@@ -200,7 +200,7 @@ def check_sample(sampled: Sequence[int], available: Sequence[int], count: int) -
         place < len(available) and available[place] == c for place, c in zip(places, sampled, strict=True)
     ]
     # Strictly ascending, so that each client is there once.
-    if len(sampled) > count or not all(present) or any(one >= other for one, other in pairwise(sampled)):
+    if len(sampled) > count or not all(present) or any(left >= right for left, right in pairwise(sampled)):
         raise RunError(
             f"schedule: it sampled clients {list(sampled)}; expected at most {count} of the {len(available)} "
             "that are available, ascending, each once"

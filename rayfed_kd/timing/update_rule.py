@@ -68,7 +68,7 @@ class UpdateRule:
             part: the name of what is averaged; a rule that draws noise takes its stream by it.
         Raises: ValueError if there is no reply, or there are not as many of each.
         """
-        shares = [self.staleness.weight(one.tau) for one in late]
+        shares = [self.staleness.weight(delay.tau) for delay in late]
         divisors = {"samples": float(sum(counts)), "count": float(len(late)), "weight_sum": sum(shares)}
         divisor = {**divisors, "none": 1.0}[self.normalisation]
         if self.normalisation == "samples":
@@ -115,6 +115,6 @@ class _Candidates(Sequence[Tensor]):
         if late.tau == 0 or late.sent is None:
             return vector
         moved = vector.to(self._into).double()
-        own = slice(self._border)
-        moved[own] += self._into[own].double() - late.sent()[own].to(self._into).double()
+        span = slice(self._border)
+        moved[span] += self._into[span].double() - late.sent()[span].to(self._into).double()
         return moved

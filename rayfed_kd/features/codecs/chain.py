@@ -60,7 +60,7 @@ class Chain:
     @property
     def meant_for_changes(self) -> str | None:
         """The name of the first codec that is for changes and gets none; None if there is no such."""
-        first = next((one for one in self.stages if one.codec.differs or one.codec.for_changes), None)
+        first = next((stage for stage in self.stages if stage.codec.differs or stage.codec.for_changes), None)
         return None if first is None or first.codec.differs else first.name
 
     def encode(self, array: Array, part: TravellingPart) -> EncodedArray:
@@ -97,7 +97,7 @@ class Chain:
         wire["array"] = np.asarray(array)
         residuals, dampings = self._residuals(steps)
         if residuals:  # also where it is none: the table has the mean over all clients
-            logged["damped"] = sum(int(np.count_nonzero(one < 1)) for one in dampings.values())
+            logged["damped"] = sum(int(np.count_nonzero(damping < 1)) for damping in dampings.values())
         return EncodedArray(wire | dampings, memory | residuals, logged)
 
     def _residuals(
@@ -127,14 +127,14 @@ class Chain:
         steps = list[tuple[Codec, TravellingPart, Arrays, Array | None]]()
         for place, stage in enumerate(self.stages[: self._used(wire)]):
             prefix = f"{place}."
-            side = {key.removeprefix(prefix): one for key, one in wire.items() if key.startswith(prefix)}
+            side = {key.removeprefix(prefix): value for key, value in wire.items() if key.startswith(prefix)}
             side.pop("shape", None)
             damping = side.pop("damping", None)
             facts = self._facts(part, place, self.shape(wire, place), layout)
             layout = stage.codec.layout_behind(side, facts)
             steps.append((stage.codec, facts, side, damping))
-        for codec, facts, given, damping in reversed(steps):
-            array = codec.decode(Coded(array, given), facts)
+        for codec, facts, side_arrays, damping in reversed(steps):
+            array = codec.decode(Coded(array, side_arrays), facts)
             array = array if damping is None else _damped(array, damping, facts.layout)
         return array
 
@@ -165,7 +165,7 @@ class Chain:
             layout = None
         received = part.received if part.received is not None and part.received.shape == shape else None
         prefix = f"{place}."
-        memory = {key.removeprefix(prefix): one for key, one in part.memory.items() if key.startswith(prefix)}
+        memory = {k.removeprefix(prefix): value for k, value in part.memory.items() if k.startswith(prefix)}
         seed, path = part.stream
         return replace(
             part, shape=shape, layout=layout, received=received, memory=memory, stream=(seed, (*path, place))

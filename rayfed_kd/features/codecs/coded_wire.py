@@ -87,12 +87,12 @@ class CodedWire(Wire):
                     refused.append(f"{name}: {error}")
                 else:
                     # All of the part's memory is replaced, so that nothing of another shape stays.
-                    memory = {key: one for key, one in memory.items() if key.partition("/")[0] != name}
-                    memory |= {f"{name}/{key}": one for key, one in remembered.items()}
+                    memory = {key: value for key, value in memory.items() if key.partition("/")[0] != name}
+                    memory |= {f"{name}/{key}": value for key, value in remembered.items()}
                     logged |= {f"{name}_{key}": number for key, number in counted.items()}
             # Part names are Python identifiers, so a slash cannot be in one of them.
-            wire |= {f"{name}/{key}" if key else name: one for key, one in coded.items()}
-            sizes[name] = PartSize(array.size, sum(one.nbytes for one in coded.values()), array.nbytes)
+            wire |= {f"{name}/{key}" if key else name: value for key, value in coded.items()}
+            sizes[name] = PartSize(array.size, sum(value.nbytes for value in coded.values()), array.nbytes)
         return Sent(wire, sizes, memory, logged, tuple(refused))
 
     def decoded(self, wire: Arrays, received: Received = nothing_received) -> Arrays:
@@ -120,7 +120,7 @@ class CodedWire(Wire):
             part,
             received=received if received is None or exact is None else received[~exact],
             memory={
-                key.removeprefix(prefix): one for key, one in sending.memory.items() if key.startswith(prefix)
+                k.removeprefix(prefix): value for k, value in sending.memory.items() if k.startswith(prefix)
             },
             stream=(self.seed, (self.direction, name, *sending.stream)),
         )

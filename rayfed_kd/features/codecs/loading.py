@@ -59,14 +59,14 @@ def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, 
             f"{path}: {shown(kind)} is no kind of part; there are {', '.join(KINDS)}.",
             hint=nearest(kind, KINDS),
         )
-    made = tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
-    for place, stage in enumerate(made):
+    pipe = tuple(_make_stage(stage, direction, kind, f"{path}.{place}") for place, stage in enumerate(stages))
+    for place, stage in enumerate(pipe):
         if place and stage.codec.differs:
             raise RecipeError(
-                f"{path}.{place}: {stage.name} behind {made[place - 1].name}; expected it first, as it holds "
+                f"{path}.{place}: {stage.name} behind {pipe[place - 1].name}; expected it first, as it holds "
                 "the part against the one that was received, and codecs before it change the part"
             )
-    return Chain(made)
+    return Chain(pipe)
 
 
 def _make_stage(named: StageRecipe, direction: Direction, kind: Any, path: str) -> Stage:
@@ -126,8 +126,8 @@ def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> 
             path = f"codec.{wire.direction}.{kind}"
             parts = [part for part, of in wire.kinds.items() if of == kind]
             if not parts:
-                there = ", ".join(sorted({*wire.kinds.values()})) or "nothing"
-                raise RecipeError(f"{path}: {name} sends no {kind} {wire.direction}; it sends {there}")
+                names = ", ".join(sorted({*wire.kinds.values()})) or "nothing"
+                raise RecipeError(f"{path}: {name} sends no {kind} {wire.direction}; it sends {names}")
             for part in parts:
                 if chain.differs and kinds(method.down).get(part) != kind:
                     raise RecipeError(

@@ -44,8 +44,8 @@ class _LowRank(Codec):
     def layout_behind(self, side: Mapping[str, Array], part: TravellingPart) -> Layout:
         tensors = list[PlacedTensor]()
         for (_, rows, columns), rank in zip(self._matrices(part), self._ranks(side, part), strict=True):
-            whole = (rows, columns) if columns > 1 else (rows,)
-            shapes = [whole] if rank < 0 else [(rank, rows), (rank, columns)]
+            dense = (rows, columns) if columns > 1 else (rows,)
+            shapes = [dense] if rank < 0 else [(rank, rows), (rank, columns)]
             tensors += [PlacedTensor(part.name, shape, "parameter") for shape in shapes]
         return Layout(tuple(tensors))
 
@@ -67,8 +67,8 @@ def _product(piece: Array, rows: int, columns: int, rank: int) -> Array:
     """The sum of the columns' outer products, in a fixed order: server and client must get the same bits."""
     left, right = piece[: rank * rows].reshape(rank, rows), piece[rank * rows :].reshape(rank, columns)
     matrix = np.zeros((rows, columns), np.float32)
-    for one, other in zip(left, right, strict=True):
-        matrix += np.outer(one, other)
+    for column, row in zip(left, right, strict=True):
+        matrix += np.outer(column, row)
     return matrix
 
 

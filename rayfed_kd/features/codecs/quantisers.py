@@ -181,8 +181,8 @@ def unpack_bits(packed: Bytes, count: int, bits: int) -> Whole:
     numbers = np.zeros(count, np.uint32)
     for start in range(0, count, BLOCK):
         block = numbers[start : start + BLOCK]
-        own = packed[start * bits // 8 : -(-(start + len(block)) * bits // 8)]
-        singles = np.unpackbits(own, count=len(block) * bits, bitorder="little").reshape(-1, bits)
+        chunk = packed[start * bits // 8 : -(-(start + len(block)) * bits // 8)]
+        singles = np.unpackbits(chunk, count=len(block) * bits, bitorder="little").reshape(-1, bits)
         for place in range(bits):
             block |= singles[:, place].astype(np.uint32) << place
     return numbers

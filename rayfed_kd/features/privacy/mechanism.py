@@ -111,10 +111,10 @@ class ClientPrivacy:
         Raises: RunError if it holds what cannot be protected.
         """
         parts, clip, scope = reply.parts, notes.get("clip"), facts.scope
-        own = next((name for name in reply.metadata if name != "samples"), None)
-        if own is not None:
+        number = next((name for name in reply.metadata if name != "samples"), None)
+        if number is not None:
             raise RunError(
-                f"privacy: the reply's number {own!r} would travel without noise; expected no number but "
+                f"privacy: the reply's number {number!r} would travel without noise; expected no number but "
                 "`samples`, which is sent as 1"
             )
         vectors = sorted(set(parts) & set(self._parts.vectors))
@@ -138,15 +138,15 @@ class ClientPrivacy:
         if clip is None and self._recipe.clip is not None:
             raise RunError("privacy: the call of this step brought no clip; without it nothing is protected")
         # In float64 on the CPU, in memory that torch allocated: the same bits on every host.
-        own = {name: torch.from_numpy(part).double() for name, part in parts.items()}
-        references = {name: self._reference(name, part, message) for name, part in own.items()}
-        changes = {name: part - references[name] for name, part in own.items()}
+        vectors = {name: torch.from_numpy(part).double() for name, part in parts.items()}
+        references = {name: self._reference(name, part, message) for name, part in vectors.items()}
+        changes = {name: part - references[name] for name, part in vectors.items()}
         norm = math.sqrt(sum(float(change.square().sum()) for change in changes.values()))
         within = clip is None or norm <= clip
         clipped: dict[str, Array] = {}
         for name, change in changes.items():
             # A change within the clip is sent as it is: reference + change would round.
-            new = own[name].clone()
+            new = vectors[name].clone()
             if not within:
                 assert clip is not None
                 new = references[name] + change * (clip / norm)
@@ -186,8 +186,8 @@ class ClientPrivacy:
             norms = rows.flatten(1).norm(dim=1) if rows.dim() > 1 else rows.abs()
             scales = torch.where(norms > bound, bound / norms, 1.0)
             rows = rows * scales.view(-1, *[1] * (rows.dim() - 1))
-        whole = self._noise.multiplier * (bound or 0.0) * math.sqrt(len(rows))
-        if deviation := self._noise.of_client(whole):
+        total = self._noise.multiplier * (bound or 0.0) * math.sqrt(len(rows))
+        if deviation := self._noise.of_client(total):
             rows = rows + normal(rows, deviation, self._stream("noise", name, scope))
         return to_array(rows.to(torch.float32))
 
@@ -209,8 +209,8 @@ def variances_of(
         for tensor, start, stop in layout.placed():
             if tensor.name.rpartition(".")[2] == "running_var":
                 variances += range(start, stop)
-        own = torch.tensor(variances, dtype=torch.int64)
-        if not torch.equal(own, places.setdefault(layout.size, own)):
+        indices = torch.tensor(variances, dtype=torch.int64)
+        if not torch.equal(indices, places.setdefault(layout.size, indices)):
             raise RunError(f"privacy: two models of {layout.size} numbers have their buffers elsewhere")
     module_pool.take_back()
-    return frozenset(places), {length: own for length, own in places.items() if len(own)}
+    return frozenset(places), {length: indices for length, indices in places.items() if len(indices)}

@@ -62,8 +62,8 @@ class Architectures:
         Raises: RecipeError if a name or an option is unknown.
         """
         named = [architecture for architecture, _ in self._named.values()]
-        made = [self._builder(*entry) for entry in self._named.values()]
-        return {name: made[named.index(one)] for name, one in zip(self._named, named, strict=True)}
+        builders = [self._builder(*entry) for entry in self._named.values()]
+        return {name: builders[named.index(model)] for name, model in zip(self._named, named, strict=True)}
 
     def described(self, name: str) -> Architecture:
         """What an architecture's name stands for."""
@@ -145,19 +145,19 @@ class Architectures:
                 return self.outcomes[path].told(made())
             except RecipeError as error:
                 if cut is not None:
-                    whole = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
-                    raise RecipeError(whole, key, error.hint) from None
+                    message = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
+                    raise RecipeError(message, key, error.hint) from None
                 if architecture.kind == "classifier":
                     raise RecipeError(error.message, key, error.hint) from None
-                whole = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
-                raise RecipeError(whole, error.path or key) from None
+                message = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
+                raise RecipeError(message, error.path or key) from None
 
         return build
 
     def _keys_of_method(self, path: str) -> list[str]:
         """The method's own keys at `method.NAME`, beside the options of the architecture named there."""
-        held = getattr(self._method.options, path.removeprefix("method."), None)
-        return list(type(held).model_fields) if isinstance(held, BaseModel) else []
+        options = getattr(self._method.options, path.removeprefix("method."), None)
+        return list(type(options).model_fields) if isinstance(options, BaseModel) else []
 
     def _shape_of(self, space: str) -> tuple[int, ...]:
         """Shape of what generators may make and heads may take: images, the model's maps, features, logits.

@@ -121,7 +121,7 @@ def _state(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     plain = value if isinstance(value, set | frozenset) else ()
-    return len(plain), sorted(repr(one) for one in plain if isinstance(one, VALUES))
+    return len(plain), sorted(repr(item) for item in plain if isinstance(item, VALUES))
 
 
 def _inner(value: Any) -> Iterator[tuple[str, Any]]:

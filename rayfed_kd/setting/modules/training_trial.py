@@ -108,11 +108,11 @@ class TrainingTrial:
                 f"training changes {grown} with every batch, which is neither a parameter nor a buffer and "
                 "does not travel; expected a float32 buffer, or nothing that one batch leaves to the next"
             )
-        unreached = (one.name for one in ModuleTensors.of(used).trained if id(one.now) not in reached)
-        found = Outcome(head, before.moved(used), tuple(unreached))
+        unreached = (slot.name for slot in ModuleTensors.of(used).trained if id(slot.now) not in reached)
+        outcome = Outcome(head, before.moved(used), tuple(unreached))
         suspects = built or before.attributes.differing(after)
-        self._compare(FlatModule(found.told(used)), FlatModule(found.told(fresh)), suspects)
-        return found
+        self._compare(FlatModule(outcome.told(used)), FlatModule(outcome.told(fresh)), suspects)
+        return outcome
 
     def _built(self) -> nn.Module:
         with global_stream(0, "trial"):
@@ -134,13 +134,13 @@ class TrainingTrial:
     def _backward(self, module: nn.Module | FlatModule, number: int) -> Tensor:
         """A pass and its gradients. Returns the outputs."""
         inputs = self.batch(number)
-        versions = [one._version for one in inputs]
+        versions = [tensor._version for tensor in inputs]
         leaves = module.leaves if isinstance(module, FlatModule) else None
         try:
             with torch.enable_grad(), global_stream(number, "trial batch"):
                 outputs = module(*inputs)
                 check_outputs(outputs, len(inputs[0]), self.classes, self.name, "while it trains")
-                if versions != [one._version for one in inputs]:
+                if versions != [tensor._version for tensor in inputs]:
                     raise RecipeError(
                         f"{self.name} changes its inputs in place; expected x = x - 1 in place of x -= 1"
                     )
@@ -163,12 +163,12 @@ class TrainingTrial:
         """Refuse one whose features or stages lead to other outputs than it gives, in either mode."""
         ways = classifier, partial(self._by_features, classifier), partial(classifier.from_, 0)
         for switch in (flat.train, flat.freeze):
-            shown = set()
+            contents = set()
             for way in ways:
                 flat.load(start)  # a pass in train mode may change buffers
                 switch()
-                shown.add(bits(self._shown(way, 2)))
-            if len(shown) > 1:
+                contents.add(bits(self._shown(way, 2)))
+            if len(contents) > 1:
                 raise RecipeError(
                     f"{self.name} is a Classifier that computes something else than its body's members and "
                     "its head in order; expected a torch.nn.Module, or a body of one member that computes all"
@@ -177,9 +177,9 @@ class TrainingTrial:
     def _by_features(self, classifier: Classifier, inputs: Tensor) -> Tensor:
         features = classifier.features(inputs)
         if features.shape[1:] != (classifier.feature_size,):
-            found = shown_sides(features.shape[1:])
+            sides = shown_sides(features.shape[1:])
             raise RecipeError(
-                f"{self.name} has features of {found}; feature_size is {classifier.feature_size}"
+                f"{self.name} has features of {sides}; feature_size is {classifier.feature_size}"
             )
         return classifier.classify(features)
 
@@ -198,7 +198,7 @@ class TrainingTrial:
                 seen.append((outputs, trained, self._shown(flat.freeze(), 4)))
         except RunError as error:
             raise RecipeError(str(error)) from None
-        if any(bits(one) != bits(other) for one, other in zip(*seen, strict=True)):
+        if any(bits(first) != bits(other) for first, other in zip(*seen, strict=True)):
             raise RecipeError(
                 f"what {self.name} computes depends on {suspects or 'something'} beside its parameters "
                 "and buffers, which an earlier batch changed or which each module has for itself, and does "
@@ -213,7 +213,7 @@ class _State:
         self.attributes = Attributes.of(module)
         self._names = _names(module)
         self._held = list(held_tensors(module))
-        self._tensors = [_Seen.of(one) for one in self._held]
+        self._tensors = [_Seen.of(slot) for slot in self._held]
 
     def moved(self, module: nn.Module) -> tuple[str, ...]:
         """The float32 buffers that have changed since.
@@ -226,7 +226,7 @@ class _State:
                 "buffers in __init__"
             )
         seen = zip(self._held, self._tensors, strict=True)
-        return tuple(one.name for one, then in seen if not one.is_counter and then.moved(one))
+        return tuple(slot.name for slot, then in seen if not slot.is_counter and then.moved(slot))
 
 
 @dataclass(frozen=True)
@@ -244,49 +244,48 @@ class _Seen:
     content: bytes
 
     @classmethod
-    def of(cls, one: HeldTensor) -> _Seen:
-        tensor = one.now
-        trained = one.is_parameter and tensor.requires_grad
+    def of(cls, slot: HeldTensor) -> _Seen:
+        tensor = slot.now
+        trained = slot.is_parameter and tensor.requires_grad
         return cls(tensor, tensor.detach(), trained, tensor._version, bits(tensor))
 
-    def moved(self, one: HeldTensor) -> bool:
+    def moved(self, slot: HeldTensor) -> bool:
         """Whether it is a buffer that has changed.
 
         Raises: RecipeError if it is something that must not.
         """
-        found = [table[name] for table, name in one.places]
+        refs = [table[name] for table, name in slot.places]
         elsewhere = (
-            any(tensor is not self.tensor for tensor in found)
-            or found[0].data_ptr() != self.memory.data_ptr()
+            any(tensor is not self.tensor for tensor in refs) or refs[0].data_ptr() != self.memory.data_ptr()
         )
-        changed = elsewhere or found[0]._version != self.version or bits(found[0]) != self.content
-        if one.is_parameter:
-            self._check_parameter(one, found[0], elsewhere, changed)
+        changed = elsewhere or refs[0]._version != self.version or bits(refs[0]) != self.content
+        if slot.is_parameter:
+            self._check_parameter(slot, refs[0], elsewhere, changed)
             return False
-        if changed and (found[0].dtype != torch.float32 or found[0].shape != one.shape):
+        if changed and (refs[0].dtype != torch.float32 or refs[0].shape != slot.shape):
             raise RecipeError(
-                f"training changes the buffer {one.name}, {found[0].dtype} of shape {tuple(found[0].shape)}; "
+                f"training changes the buffer {slot.name}, {refs[0].dtype} of shape {tuple(refs[0].shape)}; "
                 "expected a float32 buffer of one shape, or one that stays as it is built"
             )
-        if changed and any(tensor is not found[0] for tensor in found):
+        if changed and any(tensor is not refs[0] for tensor in refs):
             raise RecipeError(
-                f"training gives {one.name}, of several modules, to one of them; expected changes in place"
+                f"training gives {slot.name}, of several modules, to one of them; expected changes in place"
             )
         return changed
 
-    def _check_parameter(self, one: HeldTensor, tensor: Tensor, elsewhere: bool, changed: bool) -> None:
+    def _check_parameter(self, slot: HeldTensor, tensor: Tensor, elsewhere: bool, changed: bool) -> None:
         if elsewhere:
             raise RecipeError(
-                f"training replaces the parameter {one.name}, or its memory, as `.data = ...` does; expected "
-                "changes in place, as copy_ within torch.no_grad()"
+                f"training replaces the parameter {slot.name}, or its memory, as `.data = ...` does; "
+                "expected changes in place, as copy_ within torch.no_grad()"
             )
         if self.trained is not tensor.requires_grad:
             raise RecipeError(
-                f"training switches requires_grad of {one.name}; expected what is frozen to be so from "
+                f"training switches requires_grad of {slot.name}; expected what is frozen to be so from "
                 "__init__ on"
             )
         if changed and not self.trained:
-            raise RecipeError(f"training changes the frozen parameter {one.name}; expected a float32 buffer")
+            raise RecipeError(f"training changes the frozen parameter {slot.name}; expected a float32 buffer")
 
 
 def _names(module: nn.Module) -> set[str]:
@@ -295,8 +294,8 @@ def _names(module: nn.Module) -> set[str]:
     return {name for named in (module.named_modules(), *tensors) for name, _ in named}
 
 
-def _check_alike(one: nn.Module, other: nn.Module) -> None:
-    for a, b in zip(held_tensors(one), held_tensors(other), strict=False):
+def _check_alike(first: nn.Module, second: nn.Module) -> None:
+    for a, b in zip(held_tensors(first), held_tensors(second), strict=False):
         if a.name != b.name or bits(a.now) != bits(b.now):
             raise RecipeError(
                 f"{a.name} is built with other values each time; expected draws from torch's generator alone"
