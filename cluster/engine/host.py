@@ -237,7 +237,7 @@ class WatchedHost(Host):
             yield
 
     def measured(self, results: Sequence[HostResult], started: float) -> list[HostResult]:
-        """See `Host.measured`; the copies of several steps stand in the first one's facts."""
+        """See `Host.measured`. The first step's facts count the copies of all steps of the call."""
         use = self._watch.end()
         uses = [use, *[replace(use, transfers=Transfers())] * (len(results) - 1)]
         return [

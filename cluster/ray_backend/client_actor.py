@@ -62,9 +62,9 @@ def assigned_device(num_gpus: float, threads: int, deterministic: bool) -> torch
 
 
 def _packed(states: Sequence[LiveState]) -> Any:
-    """States as they leave this process after each step: no other copy outlives it. None: there is none.
+    """The states that leave this process after each step; no other copy outlives the process.
 
-    Of one client its own.
+    Returns: one client's state; a list of several clients' states; None if no client has one.
     """
     if all(state.state is None for state in states):
         return None

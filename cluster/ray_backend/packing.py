@@ -44,9 +44,10 @@ class PackedCalls:
 
 
 def stacked(parts: Sequence[Parts]) -> Parts | list[Parts]:
-    """Clients' parts as one array a name, row by row; as they are if their names, shapes or types differ.
+    """Stack clients' parts into one array a name, a row a client.
 
-    Of one client its own.
+    Returns: the arrays by name; one client's parts as they are; all parts as a list if their names, shapes or
+        types differ.
     """
     first, kinds = parts[0], _kinds(parts[0])
     if len(parts) == 1:

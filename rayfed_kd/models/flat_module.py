@@ -80,7 +80,7 @@ class FlatModule:
             self._adopt(parts)
 
     def _adopt(self, parts: ModuleTensors) -> None:
-        """Gives the tensors of the vector their places in it, and notes where those beside it are."""
+        """Move the module's tensors into the vector, and note where the tensors beside the vector are."""
         for leaf, slot in zip(self.leaves, parts.trained, strict=True):
             leaf.data = view_as(self.storage[self.places[slot.name]], slot.shape).copy_(leaf)
         self._gradients = [
@@ -253,7 +253,7 @@ class FlatModule:
 
     @contextmanager
     def keeping_statistics(self) -> Iterator[None]:
-        """Within, forward passes in train mode leave running statistics, of whatever layers, as they were."""
+        """Restore the running statistics of all layers at the end of the `with` block."""
         originals = [slot.now for slot in self._statistics]
         for slot in self._statistics:
             # A pass may change it; writing the old values back in place would spoil graphs.
@@ -274,7 +274,7 @@ class FlatModule:
 
     @contextmanager
     def _in_mode(self, training: bool) -> Iterator[None]:
-        """Within, the layers that have running statistics, which stay, and no others, are in this mode."""
+        """Switch the layers that have running statistics to this mode, and keep their statistics."""
         layers = {owner: owner.training for slot in self.buffers for owner in slot.owners}
         try:
             for layer in layers:

@@ -83,7 +83,7 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
 
 
 def _check_division(section: PartitionRecipe, dataset: Dataset) -> None:
-    """Data that come divided keep their division, unless a scheme of somebody's own divides them."""
+    """Refuse the package's schemes, but the one that keeps the division, for data that come divided."""
     if dataset.held_out is None or dataset.writers is None:
         return
     if section.name in SCHEMES and section.name != DIVIDED:

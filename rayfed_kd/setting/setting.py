@@ -140,7 +140,7 @@ class Setting:
 
     @property
     def _unreached(self) -> str:
-        """Said of the clients' parameters that weight decay alone moves, as an optimiser sees one vector."""
+        """A note on clients' parameters that weight decay alone changes; empty if there are none."""
         pairs = self.architectures.outcomes.items()
         names = [name for path, trial in pairs if not path.startswith("method.") for name in trial.unreached]
         if not names or not self.recipe.local.optimizer.weight_decay:

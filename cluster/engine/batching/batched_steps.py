@@ -248,7 +248,10 @@ def _same_memory(left: Tensor, right: Tensor) -> bool:
 def steps_of_one_shape(
     batches: Sequence[Iterator[OwnBatch]],
 ) -> Iterator[tuple[list[int], list[OwnBatch]]]:
-    """Who steps together on what: of the clients' next batches those of the commonest shape."""
+    """Yield which clients step together, until no client has a batch left.
+
+    Yields: places of the clients whose next batches have the commonest shape, and these batches.
+    """
     pending = {place: batch for place, feed in enumerate(batches) if (batch := next(feed, None)) is not None}
     while pending:
         shapes = {place: _shape(batch) for place, batch in pending.items()}

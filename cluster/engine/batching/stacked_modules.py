@@ -46,13 +46,13 @@ class StackedModules:
         return [self.storage[rows, self._places[slot.name]].view(-1, *slot.shape) for slot in self._buffers]
 
     def keep_buffers(self, where: slice | Tensor, buffers: Sequence[Tensor]) -> None:
-        """Takes over the buffers of the rows `where`, as `buffers` gave them."""
+        """Write `buffers`, [m, ...] each, in order, into the rows `where`."""
         for slot, buffer in zip(self._buffers, buffers, strict=True):
             self.storage[where, self._places[slot.name]] = buffer.reshape(len(buffer), -1)
 
     @contextmanager
     def standing_in(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor]) -> Iterator[None]:
-        """Within, the first module computes with these instead of its own."""
+        """Inside the `with` block the first module computes with these tensors instead of its own."""
         every = (*self._parameters, *self._buffers)
         originals = [slot.now for slot in every]
         try:

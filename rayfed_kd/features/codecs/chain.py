@@ -156,7 +156,7 @@ class Chain:
     def _facts(
         self, part: TravellingPart, place: int, shape: tuple[int, ...], layout: Layout | None
     ) -> TravellingPart:
-        """What the codec at `place` is told.
+        """The facts that the codec at `place` gets.
 
         Args:
             layout: of what the codec before it gave.
