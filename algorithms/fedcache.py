@@ -35,9 +35,10 @@ from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
     Cohort,
+    LocalRecipe,
     Message,
+    Method,
     MethodOptions,
-    OneExchange,
     Package,
     Replies,
     Reply,
@@ -87,7 +88,7 @@ class Cached:
 Cache = Mapping[int, Cached]
 
 
-class FedCache(OwnModels, OneExchange[Cache, Tensor]):
+class FedCache(OwnModels, Method[Cache, Tensor]):
     """A knowledge cache: the server's state is what it has of each client, a client's is its model."""
 
     options: Options
@@ -103,6 +104,7 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
         "labels": Unaligned("labels"),
     }
     heterogeneous = True
+    asynchronous = True  # one message down and one reply up
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The public encoder, which all have."""
@@ -112,6 +114,10 @@ class FedCache(OwnModels, OneExchange[Cache, Tensor]):
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless the encoder has features."""
         feature_length(ctx.frozen_model(ctx.initial_vector(ENCODER), ENCODER), ctx)
+
+    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """The local training that the recipe says."""
+        return local.samples_of(num_samples)
 
     def init_server(self, ctx: ServerContext) -> Cache:
         """An empty cache."""

@@ -27,6 +27,7 @@ A round's server code is plain synchronous Python; the engine moves the messages
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_type_hints
@@ -74,7 +75,7 @@ Later = Callable[[int], Message] | None
 Predictor = Callable[[Tensor], Tensor]
 
 
-class Method(Generic[ServerState, ClientState]):
+class Method(ABC, Generic[ServerState, ClientState]):
     """The general form: a round with any number of exchanges.
 
     Facts of a method are class attributes, as `up = {"student": "weights"}`, or properties if they depend on
@@ -103,19 +104,20 @@ class Method(Generic[ServerState, ClientState]):
         """Every part of replies, with its kind and how the server reads it, as `Averaged("weights")`."""
         return {}
 
+    @abstractmethod
     def init_server(self, ctx: ServerContext) -> ServerState:
         """The server's first state."""
-        raise missing(self, "init_server")
 
+    @abstractmethod
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """One round: exchanges with the cohort, then the new server state."""
-        raise missing(self, "run_round")
 
     @property
     def evaluates(self) -> Sequence[str]:
         """Names that `evaluated` may give, by which a study is checked before it runs; empty: not said."""
         return ()
 
+    @abstractmethod
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
         """What to evaluate, by name.
 
@@ -125,7 +127,6 @@ class Method(Generic[ServerState, ClientState]):
         models that predict together, as an ensemble, `Evaluated` has the vectors one after the other, and the
         method is `Composing`.
         """
-        raise missing(self, "evaluated")
 
     def init_client(self, ctx: ClientContext) -> ClientState:
         """A client's first state, made when it first takes part.
@@ -230,19 +231,19 @@ class Method(Generic[ServerState, ClientState]):
 class OneExchange(Method[ServerState, ClientState]):
     """The common form: one message down, one reply up. Runs under every schedule."""
 
+    @abstractmethod
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """What every client of the cohort receives."""
-        raise missing(self, "dispatch")
 
+    @abstractmethod
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         """One client's work: from its state, which `init_client` made, to its next one and its reply."""
-        raise missing(self, "client_update")
 
+    @abstractmethod
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """The new server state from the replies."""
-        raise missing(self, "absorb")
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Dispatch, update everywhere, absorb."""

@@ -244,13 +244,14 @@ def counts_rows(column: pa.ChunkedArray, least: int = 0) -> bool:
 def group_codes(table: pa.Table, name: str) -> Array | None:
     """A column that a partition may go by, [n] int64, a number for each value; None if it is none.
 
-    Texts, categories, whole numbers and booleans without gaps, of no more than MOST_VALUES values, are such
-    columns; those that number the rows, as pandas' index does, are none.
+    Texts, categories and booleans, of which a missing one is a value, and whole numbers without gaps are such
+    columns, of no more than MOST_VALUES values. Those that number the rows, as pandas' index does, are none.
     """
     column = table.column(name)
     index = ROW_NUMBERS.fullmatch(name) and counts_rows(column)
-    grouping = meaning(table.schema.field(name)) in CATEGORIES or pa.types.is_integer(column.type)
-    if index or not grouping or column.null_count or pc.count_distinct(column).as_py() > MOST_VALUES:
+    whole = pa.types.is_integer(column.type) and not column.null_count
+    grouping = whole or meaning(table.schema.field(name)) in CATEGORIES
+    if index or not grouping or pc.count_distinct(column).as_py() > MOST_VALUES:
         return None
     # Codes in the order of the values, not of the rows: the same after rows have changed places.
     return codes_in(column, numbers_by_category(column), -1)

@@ -16,11 +16,11 @@ from rayfed_kd.protocol.state_unpacking import unpack
 
 OWN = '''
 import torch
-from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, Message, OneExchange, Reply
-from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.algorithms.standalone import StandAlone
+from rayfed_kd.protocol import PERSONAL, Architecture, Evaluated, OneExchange
 
 
-class Own(OneExchange):
+class Own(StandAlone):
     """Every client trains a model of its own, from an initial vector that it draws."""
 
     def architectures(self):
@@ -33,22 +33,11 @@ class Own(OneExchange):
         vector = ctx.initial_vector()
         return vector + 0.1 * torch.randn(vector.shape, generator=ctx.stream("start"))
 
-    def dispatch(self, server, ctx):
-        return Message()
-
-    def client_update(self, client, message, ctx):
-        student = ctx.model(client)
-        train_on_labels(student, ctx)
-        return student.vector(), Reply()
-
     def absorb(self, server, replies, ctx):
         return server
 
     def evaluated(self, server):
         return {"server": Evaluated(server, "wide"), "personal": PERSONAL}
-
-    def personal(self, client, ctx):
-        return client
 
 
 class Missing(Own):

@@ -129,12 +129,13 @@ def test_option_is_shown_with_default_values_and_meaning():
 
 OWN = """
 from pydantic import Field
-from rayfed_kd.protocol import MethodOptions, OneExchange
+from broken_methods import Keeping
+from rayfed_kd.protocol import MethodOptions
 
 class Options(MethodOptions):
     size: int = Field(ge=1, lt=9, description="of [batch]")
 
-class Mine(OneExchange[None, None]):
+class Mine(Keeping):
     options: Options
 """
 
@@ -151,25 +152,30 @@ def test_own_method_is_shown_by_its_location(monkeypatch, own_module):
 
 MALFORMED = """
 from typing import Any
+from broken_methods import Keeping
 from rayfed_kd.protocol import MethodOptions, OneExchange
 
-class NoParts(OneExchange):
+class Bare(OneExchange):
+    def init_server(self, ctx): ...
+    def evaluated(self, server): ...
+
+class NoParts(Keeping):
     down = 3
 
-class NoKind(OneExchange):
+class NoKind(Keeping):
     up = {"a": 5}
 
-class NoModel(OneExchange):
+class NoModel(Keeping):
     options: int
 
-class NoType(OneExchange):
+class NoType(Keeping):
     options: "Nowhere"
 
-class MoreToSay(OneExchange):
+class MoreToSay(Keeping):
     def __init__(self, options, other):
         self.options = options
 
-class Raising(OneExchange):
+class Raising(Keeping):
     @property
     def public(self):
         raise ValueError("mine")
@@ -178,7 +184,7 @@ class Loose(MethodOptions):
     words: list = []
     whatever: Any = 1
 
-class Fine(OneExchange):
+class Fine(Keeping):
     options: Loose
     paper = 2024
 """
@@ -187,6 +193,7 @@ class Fine(OneExchange):
 def test_malformed_class_is_answered_in_one_message(own_module):
     own_module("malformed_methods", MALFORMED)
     for name, message in {
+        "Bare": r"must define absorb\(\), client_update\(\), dispatch\(\): see rayfed_kd.protocol.method",
         "NoParts": "declares down = 3; expected part names and their kinds",
         "NoKind": "5 is no kind",
         "NoModel": "options of NoModel are <class 'int'>; expected a pydantic.BaseModel",

@@ -127,8 +127,8 @@ def test_all_rows_that_cannot_be_built_are_told_before_the_first_run(tables):
 def own(own_module):
     own_module(
         "own_of_study",
-        "from rayfed_kd.protocol import Method\n\n\nclass Silent(Method):\n    pass\n\n\n"
-        "class Mine(Method):\n    evaluates = ('mine',)\n",
+        "from broken_methods import Keeping\n\n\nclass Silent(Keeping):\n    evaluates = ()\n\n\n"
+        "class Mine(Keeping):\n    evaluates = ('mine',)\n",
     )
     return "own_of_study"
 
@@ -318,6 +318,7 @@ def test_rows_of_different_data_are_refused_with_both(study):
     ("changes", "message"),
     [
         ({"runs": [{"label": "A/B"}, {"label": "A B"}]}, "two rows have the same label"),
+        ({"seeds": [1, 1]}, "or a seed stands twice in [1, 1]"),
         ({"base": None}, "runs: A: no base recipe"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
         ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is unknown"),

@@ -44,6 +44,10 @@ BAD = {
         "return Source([], {}, lambda: RawDataset(Split(PIXELS, LABELS), None, None))",
         "class_names is None, expected a text for each class",
     ),
+    "not a number": (
+        "return Source([], {}, lambda: RawDataset(Split(PIXELS + np.float32('nan'), LABELS), None, ('a',)))",
+        "train: sample 0 has a NaN or infinite value; expected finite numbers",
+    ),
 }
 
 

@@ -1,23 +1,18 @@
 """What a method declares of its parts: what is read from it, and what is refused before round 1."""
 
-from typing import ClassVar
-
 import pytest
+from broken_methods import Keeping
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.protocol import Answers, Averaged, OneExchange, Simulated, Unaligned
+from rayfed_kd.protocol import Answers, Averaged, Simulated, Unaligned
 from rayfed_kd.protocol.declaration import kinds, means_suffice
 from rayfed_kd.protocol.declared import REPLACED, check_declared
 
 MEAN = Averaged("weights", by="samples")
 
 
-class Plain(OneExchange):
-    up: ClassVar = {"student": "weights"}
-
-
 def declaring(**members):
-    return type("Own", (Plain,), members)()
+    return type("Own", (Keeping,), members)()
 
 
 def test_kinds_are_those_of_the_parts_that_travel():

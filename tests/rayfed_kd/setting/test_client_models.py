@@ -16,14 +16,13 @@ from rayfed_kd.recipe.loading import load_recipe
 
 OWN = '''
 import torch
-from rayfed_kd.protocol import PERSONAL, Message, OneExchange, Reply
-from rayfed_kd.toolbox.local_training import train_on_labels
+from rayfed_kd.algorithms.standalone import StandAlone
+from rayfed_kd.protocol import PERSONAL, Reply
 
 
-class Own(OneExchange):
+class Own(StandAlone):
     """Every client trains a model of its own architecture."""
 
-    heterogeneous = True
     up = {"size": "counts"}
 
     def init_server(self, ctx):
@@ -32,13 +31,9 @@ class Own(OneExchange):
     def init_client(self, ctx):
         return ctx.own_initial_vector()
 
-    def dispatch(self, server, ctx):
-        return Message()
-
     def client_update(self, client, message, ctx):
-        student = ctx.model(client)
-        train_on_labels(student, ctx)
-        return student.vector(), Reply(size=torch.tensor(float(student.num_elements)))
+        vector, _ = super().client_update(client, message, ctx)
+        return vector, Reply(size=torch.tensor(float(len(vector))))
 
     def absorb(self, server, replies, ctx):
         for reply in replies:
@@ -47,9 +42,6 @@ class Own(OneExchange):
 
     def evaluated(self, server):
         return {"server": server, "personal": PERSONAL}
-
-    def personal(self, client, ctx):
-        return client
 '''
 RECIPE = {
     **MADE_UP,

@@ -1,6 +1,8 @@
 """Tables of a user's own: standardised numbers, categories as 0 and 1 or as codes."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.data.loading import load_dataset
@@ -46,6 +48,9 @@ def test_partitions_may_go_by_categories_and_by_columns_that_are_left_out(tmp_pa
         "job": [1, 0, 1],
         "site": [0, 1, 0],
     }
+    pq.write_table(pa.table({"job": ["b", None, "a"], "class": ["x", "y", "x"]}), tmp_path / "train.parquet")
+    data = load_dataset("tabular", tmp_path, options={"label_column": "class", "train": "train.parquet"})
+    assert data.columns["job"].tolist() == [2, 0, 1]  # a missing text is a value, the first
 
 
 def test_listed_columns_are_those_that_are_used(tmp_path):
