@@ -57,7 +57,7 @@ def run(
 @click.option(
     "--anyway",
     is_flag=True,
-    help="Go on although rayfed-kd, torch or numpy have another version than when the run began.",
+    help="Go on with other code, named files, or versions of rayfed-kd, torch and numpy than at the start.",
 )
 @click.option(
     "--restart",

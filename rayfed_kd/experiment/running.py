@@ -104,7 +104,7 @@ def resume(
         local, address, progress, on_event: as in `run`; a run that began on Ray may go on without it, and the
             other way round.
         tell: called with a line about what is found.
-        anyway: also if the run was begun with other versions of packages.
+        anyway: also if the run was begun with other code or files of the user's, or versions of packages.
         restart: if no checkpoint can be used, begin again at round 1 and delete the recorded rounds.
         keys: further changes by keyword, as rounds=20.
     Raises: RecipeError if this is no run, or not this run any more, with what differs.
