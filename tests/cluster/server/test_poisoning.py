@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from broken_methods import Keeping
 from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of
 from small_recipes import MADE_UP
@@ -15,7 +16,7 @@ from rayfed_kd.cluster.server.features.round_features import Poisoning
 from rayfed_kd.cluster.server.sender import ObservedClients
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import Message, Method
+from rayfed_kd.protocol import Message
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.sections.on_the_way import AttackRecipe
 from rayfed_kd.setting.attacks import attackers
@@ -31,7 +32,7 @@ ASYNC = "schedule={name: fedasync}\nclock={name: lognormal}"
 FEDGEMS = "method={name: fedgems, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
 
 
-class Sending(Method):
+class Sending(Keeping):
     up = {"student": "weights", "logits": "logits", "counted": "counts"}  # noqa: RUF012
 
 

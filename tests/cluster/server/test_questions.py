@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from broken_methods import Keeping
 
 from rayfed_kd.cluster.engine.calls import Held, StepFacts, StepResult
 from rayfed_kd.cluster.server.client_records import ClientRecord, Records
@@ -21,7 +22,7 @@ from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import CodedWire
 from rayfed_kd.features.codecs.plain import Cast
 from rayfed_kd.features.codecs.quantisers import Uniform
-from rayfed_kd.protocol import Answers, Message, Method
+from rayfed_kd.protocol import Answers, Message
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.wire import PartSize, Wire
 from rayfed_kd.recipe.sections.safety import FaultsRecipe
@@ -32,7 +33,7 @@ from rayfed_kd.timing.schedule import Synchronous
 ANSWERS = {k: 100.0 * k + np.arange(12, dtype=np.float32).reshape(6, 2) for k in (1, 4)}
 
 
-class Asking(Method):
+class Asking(Keeping):
     down: ClassVar = {"ids": "ids", "weights": "weights"}
     up: ClassVar = {"logits": Answers("logits")}
 

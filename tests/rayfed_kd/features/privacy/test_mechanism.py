@@ -6,18 +6,19 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from broken_methods import Keeping
 from torch import nn
 
 from rayfed_kd.features.privacy.mechanism import ClientPrivacy, Noise, variances_of
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import DispatchFacts, Method, RunError
+from rayfed_kd.protocol import DispatchFacts, RunError
 from rayfed_kd.protocol.wire import OutgoingReply
 from rayfed_kd.recipe.loading import load_recipe
 
 FACTS = DispatchFacts(client=3, round=5, participation=2)
 
 
-class Vectors(Method):
+class Vectors(Keeping):
     """Sends two models, a part with rows, and a number."""
 
     public = "samples"
