@@ -157,8 +157,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """A sentence that names the candidate most like `name`, with a space before it; empty if none is."""
-    near = nearest(name, candidates)
-    return f" Did you mean {near}?" if near else ""
+    return f" Did you mean {near}?" if (near := nearest(name, candidates)) else ""
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
