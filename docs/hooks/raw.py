@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "measured/raw.parquet"
-PAGES = (DOCS / "measured/leaderboard.md", DOCS / "measured/asynchronous.md")
+PAGES = tuple(DOCS / f"measured/{name}.md" for name in ("leaderboard", "asynchronous", "tables"))
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}
 BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
