@@ -35,10 +35,9 @@ from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
     Cohort,
-    LocalRecipe,
     Message,
-    Method,
     MethodOptions,
+    OneExchange,
     Package,
     Replies,
     Reply,
@@ -88,7 +87,7 @@ class Cached:
 Cache = Mapping[int, Cached]
 
 
-class FedCache(OwnModels, Method[Cache, Tensor]):
+class FedCache(OwnModels, OneExchange[Cache, Tensor]):
     """A knowledge cache: the server's state is what it has of each client, a client's is its model."""
 
     options: Options
@@ -104,7 +103,6 @@ class FedCache(OwnModels, Method[Cache, Tensor]):
         "labels": Unaligned("labels"),
     }
     heterogeneous = True
-    asynchronous = True  # one message down and one reply up
 
     def architectures(self) -> Mapping[str, Architecture]:
         """The public encoder, which all have."""
@@ -114,10 +112,6 @@ class FedCache(OwnModels, Method[Cache, Tensor]):
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError unless the encoder has features."""
         feature_length(ctx.frozen_model(ctx.initial_vector(ENCODER), ENCODER), ctx)
-
-    def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
-        """The local training that the recipe says."""
-        return local.samples_of(num_samples)
 
     def init_server(self, ctx: ServerContext) -> Cache:
         """An empty cache."""

@@ -231,19 +231,19 @@ class Method(ABC, Generic[ServerState, ClientState]):
 class OneExchange(Method[ServerState, ClientState]):
     """The common form: one message down, one reply up. Runs under every schedule."""
 
-    @abstractmethod
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """What every client of the cohort receives."""
+        raise missing(self, "dispatch")
 
-    @abstractmethod
     def client_update(
         self, client: ClientState, message: Message, ctx: ClientContext
     ) -> tuple[ClientState, Reply]:
         """One client's work: from its state, which `init_client` made, to its next one and its reply."""
+        raise missing(self, "client_update")
 
-    @abstractmethod
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """The new server state from the replies."""
+        raise missing(self, "absorb")
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """Dispatch, update everywhere, absorb."""

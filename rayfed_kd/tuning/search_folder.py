@@ -77,7 +77,10 @@ class SearchSettings:
 def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by key, those of the recipe without where and how safely trials run, and all hashes."""
     keys = {f"recipe.{key}": value for key, value in settings["recipe"].items() if key not in EXECUTION}
-    hashes = {name: text for part in settings["inputs"].values() for name, text in part.items()}
+    # A module of the user's may be called as a setting, so each name has its kind before it.
+    hashes = {
+        f"{kind}.{name}": text for kind, part in settings["inputs"].items() for name, text in part.items()
+    }
     return {key: value for key, value in settings.items() if key not in ("recipe", "inputs")} | keys | hashes
 
 

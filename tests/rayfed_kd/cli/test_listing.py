@@ -156,8 +156,7 @@ from broken_methods import Keeping
 from rayfed_kd.protocol import MethodOptions, OneExchange
 
 class Bare(OneExchange):
-    def init_server(self, ctx): ...
-    def evaluated(self, server): ...
+    pass
 
 class NoParts(Keeping):
     down = 3
@@ -193,7 +192,7 @@ class Fine(Keeping):
 def test_malformed_class_is_answered_in_one_message(own_module):
     own_module("malformed_methods", MALFORMED)
     for name, message in {
-        "Bare": r"must define absorb\(\), client_update\(\), dispatch\(\): see rayfed_kd.protocol.method",
+        "Bare": r"must define evaluated\(\), init_server\(\): see rayfed_kd.protocol.method",
         "NoParts": "declares down = 3; expected part names and their kinds",
         "NoKind": "5 is no kind",
         "NoModel": "options of NoModel are <class 'int'>; expected a pydantic.BaseModel",

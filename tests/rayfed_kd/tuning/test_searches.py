@@ -263,7 +263,7 @@ def test_search_goes_on_with_the_same_data_alone(asked, tmp_path):
     with folder.claimed(replace(asked, inputs=hashes), resume=False):
         pass
     other = replace(asked, inputs={**hashes, "data": hashes["data"] | {"train-labels": "another"}})
-    with pytest.raises(RecipeError, match=r"holds another search: train-labels was .*, is another"):
+    with pytest.raises(RecipeError, match=r"holds another search: data.train-labels was .*, is another"):
         folder.claimed(other, resume=True).__enter__()
 
 
