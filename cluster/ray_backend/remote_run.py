@@ -93,9 +93,7 @@ def run_on_ray(
         placed = nullcontext(trial_group)
     with placed as group:
         server, clients = _actors(group, plan, folder)
-        shared = ray.put(blueprint)
-        # As an argument of its own the blueprint arrives as a value, in a mapping as a reference.
-        running = server.run.remote(shared, {"clients": clients, "blueprint": shared}, plan, folder, resume)
+        running = server.run.remote(server.take.remote(blueprint), clients, plan, folder, resume)
         try:
             return _watched(server, running, on_event, stop, tell)
         finally:

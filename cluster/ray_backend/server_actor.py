@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +79,38 @@ class ServerActor:
         self._stopping = False
         self._lines: list[str] = []
 
+    async def take(self, blueprint: Blueprint) -> None:
+        """Keep what the server and the clients are built from; `run` comes next.
+
+        The launching process must own nothing in Ray's object store while the rounds run. When a raylet
+        ends, Ray tries to note there that such an object is lost; as the store is gone, too, it then ends
+        the owner without a word.
+
+        Args:
+            blueprint: the setting to build.
+        """
+        self._blueprint, self._shared = blueprint, ray.put(blueprint)
+
     async def run(
-        self, blueprint: Blueprint, actors: Mapping[str, Any], plan: Plan, folder: str, resume: bool
+        self, taken: None, clients: Sequence[Any], plan: Plan, folder: str, resume: bool
     ) -> tuple[dict[str, Any], dict[str, Array]]:
         """Build the server and run all rounds. The tables are closed also after an error.
 
         Args:
-            blueprint: the setting to build.
-            actors: the client actors' handles, as `clients`, and a reference to the blueprint that they are
-                built from, as `blueprint`: Ray replaces a reference by its object, unless it is in a mapping.
+            taken: what `take` returned; Ray calls this one when that one has ended.
+            clients: the client actors' handles.
             plan: the run's hosts.
             folder: the run's folder.
             resume: whether to continue from the newest checkpoint in the folder.
         Returns: the summary, and the shared models of the last evaluated round: name -> [P] float32.
         """
         loop, path = asyncio.get_running_loop(), Path(folder)
-        meters, setting = Meters(path.name), await asyncio.to_thread(blueprint.build)
+        meters, setting = Meters(path.name), await asyncio.to_thread(self._blueprint.build)
         recipe = setting.recipe
         device = assigned_device(plan.server.num_gpus, recipe.placement.threads, recipe.deterministic)
         self._engine = RayEngine(
-            actors["clients"],
-            actors["blueprint"],
+            clients,
+            self._shared,
             plan,
             setting.partition.sizes.tolist(),
             loop,

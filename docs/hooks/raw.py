@@ -1,6 +1,6 @@
 """docs/measured/raw.parquet: the runs behind pages, an evaluated round of a model a row.
 
-    python docs/hooks/raw.py RUNS STUDY/TABLE COMMIT     # adds a table's runs, or replaces them
+    python docs/hooks/raw.py RUNS STUDY/TABLE COMMIT     # adds a table's runs; a row's seed is replaced
     python docs/hooks/raw.py                             # recomputes the intervals of the pages
 
 RUNS is the folder with the studies' folders; COMMIT is that of the code which ran them. The second form reads
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "measured/raw.parquet"
 PAGES = tuple(DOCS / f"measured/{name}.md" for name in ("leaderboard", "asynchronous", "tables"))
+KEYS = ("study", "run", "seed")
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}
 BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
@@ -129,7 +130,10 @@ if __name__ == "__main__":
         kept = []
         if FILE.is_file():
             before = pq.read_table(FILE)
-            kept = [before.filter(pc.not_equal(before["study"], study))]
+            # Runs of other seeds may come from another machine.
+            ours = {*zip(*(added[name].to_pylist() for name in KEYS), strict=True)}
+            keys = zip(*(before[name].to_pylist() for name in KEYS), strict=True)
+            kept = [before.filter(pa.array([key not in ours for key in keys]))]
         pq.write_table(pa.concat_tables([*kept, added]), FILE, compression="zstd")
         sys.stdout.write(f"{len(added)} rows of {study} in {FILE}\n")
     else:

@@ -6,16 +6,20 @@ from hooks import hook
 from paths import ROOT
 
 raw = hook("raw")
+RUNS = pq.read_table(raw.FILE)
 
 
 # Of the leaderboard 9 claims and 61 rows, of the public labels 15, of the four models 5 and 29, of one
 # exchange 4 and 10; of FedD2S' Table 2 8 and 13.
 @pytest.mark.parametrize(("page", "count"), [("leaderboard", 133), ("tables", 21)])
 def test_a_pages_intervals_follow_from_its_runs(page, count):
-    text = (ROOT / f"docs/measured/{page}.md").read_text("utf8")
-    lines = list(raw.recomputed(text, pq.read_table(raw.FILE)))
-    assert len(lines) == count
-    assert [line for line in lines if line[1] != line[2]] == []
+    lines = list(raw.recomputed((ROOT / f"docs/measured/{page}.md").read_text("utf8"), RUNS))
+    assert (len(lines), [line for line in lines if line[1] != line[2]]) == (count, [])
+
+
+def test_a_block_written_from_the_runs_is_what_compare_wrote_of_their_folders():
+    name, page = "fedd2s-cifar10/Adam-0.001", (ROOT / "docs/measured/tables.md").read_text("utf8")
+    assert hook("raw_block").rendered("configs/compare/fedd2s_cifar10.yaml", name, [1, 2, 3, 4]) in page
 
 
 def test_interval_is_student_ts():
@@ -24,10 +28,9 @@ def test_interval_is_student_ts():
 
 
 def test_runs_are_whole_and_the_file_is_small():
-    runs = pq.read_table(raw.FILE)
     assert raw.FILE.stat().st_size < 3_000_000
-    count = runs.group_by(["study", "run", "model", "seed"]).aggregate([("round", "count")])
+    count = RUNS.group_by(["study", "run", "model", "seed"]).aggregate([("round", "count")])
     rounds = {"one-shot": 1, "fedd2s-cifar10": 100}
     expected = [rounds.get(study.partition("/")[0], 10) for study in count["study"].to_pylist()]
     assert expected == count["round_count"].to_pylist()
-    assert {len(str(commit)) for commit in runs["commit"].to_pylist()} == {7}
+    assert {len(str(commit)) for commit in RUNS["commit"].to_pylist()} == {7}
