@@ -125,9 +125,8 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> No
                 f"codec.up.{lossy[0]}: a reply may be larger than the clip when decoded, and the server's "
                 "noise would not cover it; expected codecs without a loss, or privacy.noise=client"
             )
-        if lossy := [
-            kind for kind, chain in codecs["down"].items() if kind in VECTORS and not chain.lossless
-        ]:
+        sent = {kind: chain for kind, chain in codecs["down"].items() if kind in VECTORS}
+        if lossy := [kind for kind, chain in sent.items() if not chain.lossless]:
             raise RecipeError(
                 f"codec.down.{lossy[0]}: clients would change another vector than the server averages "
                 "around, beyond the clip; expected codecs without a loss, or privacy.noise=client"
@@ -153,15 +152,18 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> No
 def _check_bounds(recipe: Recipe, method: Method[Any, Any], parts: CoveredParts) -> None:
     privacy, name = recipe.privacy, recipe.method.name
     assert privacy is not None
-    for key, bound, covered in (
-        ("clip", privacy.clip, parts.vectors),
-        ("row_clip", privacy.row_clip, parts.rows),
-    ):
+    bounds = [("clip", privacy.clip, parts.vectors), ("row_clip", privacy.row_clip, parts.rows)]
+    one_alone = None in (privacy.clip, privacy.row_clip) and not privacy.noise_multiplier
+    for key, bound, covered in bounds:
         if covered and bound is None and privacy.noise_multiplier:
             raise RecipeError(
                 f"privacy.{key} is missing: {name} sends {', '.join(covered)}, and noise is a multiple of "
                 f"the clip; expected a number, as privacy.{key}=1.0"
             )
+        # A study may give both, for methods of both kinds.
+        if one_alone and bound is not None and not covered:
+            others = ", ".join(parts.vectors or parts.rows)
+            raise RecipeError(f"privacy.{key} = {bound:g} bounds nothing: {name} sends {others}")
     adaptive = privacy.adaptive
     if adaptive is None:
         return

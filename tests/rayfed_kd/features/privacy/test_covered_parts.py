@@ -132,11 +132,11 @@ def test_poisson_cohorts_need_rounds():
     ("method", "key", "privacy"),
     [("fedavg", "clip", {"row_clip": 1.0}), ("fedmd", "row_clip", {"clip": 1.0})],
 )
-def test_noise_without_its_clip_is_refused(method, key, privacy):
-    recipe = {**small_recipe(SMALL, method)}
-    recipe |= {"privacy": {"noise_multiplier": 1.0, **privacy}}
-    with pytest.raises(RecipeError, match=rf"privacy\.{key} is missing: {method} sends"):
-        prepare(recipe)
+def test_a_clip_of_what_is_not_sent_is_refused_with_noise_and_without(method, key, privacy):
+    for noise, message in ((1.0, f"privacy.{key} is missing"), (0.0, "_?clip = 1 bounds nothing")):
+        recipe = {**small_recipe(SMALL, method), "privacy": {"noise_multiplier": noise, **privacy}}
+        with pytest.raises(RecipeError, match=f"{message}: {method} sends"):
+            prepare(recipe)
 
 
 def test_an_adaptive_clip_needs_weights_a_start_and_a_count_that_leaves_noise():
