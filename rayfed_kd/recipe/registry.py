@@ -56,7 +56,7 @@ def locate(name: str, registered: Mapping[str, str], path: str, package: str = "
         raise RecipeError(f"{path}: {shown(name)} is no package.module:Object, as my_methods:FedMine")
     if name in registered:
         return registered[name]
-    near = nearest(name, registered)
+    near = ":".join(name.rsplit(".", 1)) if "." in name else nearest(name, registered)
     with suppress(RecipeError):  # a package that cannot be imported suggests nothing
         if package and name in dir(importlib.import_module(OF_PACKAGES[package])):
             near = f"{package}:{name}"
