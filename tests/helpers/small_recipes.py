@@ -31,6 +31,15 @@ SIX_CLIENTS = {
     "sampling": {"count": 5},
     "evaluation": {"samples": False},
 }
+SIX_LENETS = {
+    **SIX_CLIENTS,
+    "method": {"name": "fedavg"},
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.3},
+    "local": {"epochs": 1, "batch_size": 32},
+    "rounds": 6,
+    "sampling": {"fraction": 0.5},
+}
 # Three classes of made-up images, which an MLP learns in a moment.
 MADE_UP = {
     "model": {"name": "mlp", "hidden": 8},

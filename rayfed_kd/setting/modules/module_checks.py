@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -31,18 +32,17 @@ def check_module_size(make: Callable[[], Any], path: str) -> None:
 
     Raises: RecipeError with the number of parameters.
     """
-    # Layers draw initial values: the generator must be afterwards as it was.
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+    # Layers draw initial values: the generator must be afterwards as it was. A builder that loads weights
+    # is warned that they are not copied here.
+    quiet = warnings.catch_warnings(action="ignore")
+    with torch.random.fork_rng(devices=[]), torch.device("meta"), quiet:
         try:
             module = make()
         except Exception:
             return
     if isinstance(module, nn.Module):
-        check_size(
-            f"{path}: parameters",
-            [sum(p.numel() for p in module.parameters() if not is_lazy(p))],
-            FLOAT_BYTES,
-        )
+        count = sum(p.numel() for p in module.parameters() if not is_lazy(p))
+        check_size(f"{path}: parameters", [count], FLOAT_BYTES)
 
 
 def checked_module(module: Any, path: str) -> nn.Module:

@@ -8,7 +8,7 @@ from threading import Timer
 import numpy as np
 import pytest
 from runs import run_in_process
-from small_recipes import SIX_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
+from small_recipes import SIX_LENETS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.cluster.engine.calls import Held, StepCall, StepFacts, StepResult
@@ -21,16 +21,7 @@ from rayfed_kd.timing import Clock, ClockFacts, Devices
 from rayfed_kd.timing.clock import NoClock
 from rayfed_kd.timing.clocks import DeviceClock
 
-RECIPE = {
-    **SIX_CLIENTS,
-    "method": {"name": "fedavg"},
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.3},
-    "local": {"epochs": 1, "batch_size": 32},
-    "rounds": 6,
-    "sampling": {"fraction": 0.5},
-    "clock": {"name": "lognormal"},
-}
+RECIPE = {**SIX_LENETS, "clock": {"name": "lognormal"}}
 TWO_HOSTS = "placement.clients_per_actor=3"
 METHODS = ("fedavg", "fedkf", "kdia", "dafkd")
 # Each schedule and each method once; all others are slow.

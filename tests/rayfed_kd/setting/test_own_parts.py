@@ -8,7 +8,7 @@ from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
 
 OWN = """
 import numpy as np
-from torch import nn
+from torch import from_numpy, nn
 
 from rayfed_kd import data_source, model_builder, partition_scheme
 from rayfed_kd.data.dataset import RawDataset, Source, Split
@@ -18,6 +18,7 @@ from rayfed_kd.models.base import Classifier, Generator
 @model_builder
 def net(shape, classes, *, hidden: int = 5):
     body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden), nn.ReLU())
+    body[1].load_state_dict({"bias": from_numpy(np.ones(hidden, np.float32))}, strict=False)
     return Classifier(body, nn.Linear(hidden, classes), hidden)
 
 
@@ -78,11 +79,12 @@ def own(own_module, own_cache):
     own_module("own_parts", OWN.replace("VALUE", "200"))
 
 
-def test_own_parts_run_together(own, tmp_path):
+def test_own_parts_run_together_without_a_warning(own, tmp_path, recwarn):
     result = rayfed_kd.run(RECIPE, [f"results.folder={tmp_path / 'run'}"], local=True)
     assert result.summary["status"] == "finished"
     rows = [row for row in result.tables["clients"].to_pylist() if row["model"] == "global"]
     assert [row["samples"] for row in rows] == [3, 9]
+    assert not [str(warned.message) for warned in recwarn if "meta parameter" in str(warned.message)]
 
 
 def test_changed_code_of_own_data_is_decoded_again(own, own_module):

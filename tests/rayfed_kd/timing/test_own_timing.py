@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 from runs import run_in_process
-from small_recipes import SIX_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
+from small_recipes import SIX_LENETS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
@@ -43,13 +43,8 @@ class Patient(Fixed):
         return at + 100.0
 '''
 RECIPE = {
-    **SIX_CLIENTS,
-    "method": {"name": "fedavg"},
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.3},
-    "local": {"epochs": 1, "batch_size": 32},
+    **SIX_LENETS,
     "rounds": 5,
-    "sampling": {"fraction": 0.5},
     "schedule": {"name": "own_timing:Doubling", "staleness": {"name": "own_timing:InverseSquare"}},
     "clock": {"name": "own_timing:Fixed", "seconds": [1.0, 2.5, 4.0, 6.0]},
 }
