@@ -11,7 +11,7 @@ from rayfed_kd.errors import counted
 from rayfed_kd.experiment.preparation import Prepared
 from rayfed_kd.recipe.sections.client_models import PROJECTED
 from rayfed_kd.recipe.sections.on_the_way import PrivacyRecipe, StageRecipe
-from rayfed_kd.recipe.timing import cohort_size
+from rayfed_kd.recipe.timing import sampling_rate
 from rayfed_kd.results.schemas import NOT_COVERED
 
 if TYPE_CHECKING:
@@ -31,9 +31,11 @@ def describe_run(prepared: Prepared, engine: str, layout: str) -> dict[str, str]
         layout: in which processes server and clients run, as `layout` of the launcher gives it.
     """
     recipe, setting = prepared.recipe, prepared.setting
-    threads, cohort = recipe.placement.threads, cohort_size(recipe)
-    often = " on average" if recipe.sampling.poisson else ""
-    clients = f"{recipe.partition.clients}, {cohort} a round{often}; "
+    threads, schedule = recipe.placement.threads, setting.schedule
+    asked = f"{schedule.concurrency} {'at a time' if schedule.asynchronous else 'a round'}"
+    if recipe.sampling.poisson:
+        asked = f"{sampling_rate(recipe) * recipe.partition.clients:.10g} a round on average"
+    clients = f"{recipe.partition.clients}, {asked}; "
     clients += recipe.partition.name if recipe.partition.file is None else f"from {recipe.partition.file}"
     if recipe.partition.options and recipe.partition.file is None:
         clients += f" ({', '.join(f'{key} {value}' for key, value in recipe.partition.options.items())})"

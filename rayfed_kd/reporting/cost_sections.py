@@ -79,9 +79,8 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
     header = ["run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages", "MiB without codec"]
     shown_rows = rows if coded else [row[:-1] for row in rows]
     title = "MiB by run and direction, kinds side by side"
-    size = PANEL[0], 1.0 + 0.46 * len(bars)
     draw = partial(draw_bars, bars=bars, unit="MiB", palette=SERIES)
-    picture = panel(title, "The table below in bars", draw, size)
+    picture = panel(title, "The table below in bars", draw, (PANEL[0], 1.0 + 0.46 * len(bars)))
     table = TextTable("Bytes by kind and direction", header[: len(shown_rows[0])], shown_rows, left=3)
     return Section("Bytes", (), [table], looks, [picture])
 
@@ -146,12 +145,13 @@ def faults_section(runs: Sequence[Run]) -> Section:
     rows = []
     for run in runs:
         rounds = run.tables["rounds"].to_pylist()
-        dropped = [row["dropped"] or 0 for row in rounds]
-        late = [row["staleness"] or 0.0 for row in rounds]
-        sums = (sum(row["cohort"] or 0 for row in rounds), sum(dropped), sum(count > 0 for count in dropped))
+        columns = ([row[name] or 0 for row in rounds] for name in ("cohort", "dropped", "staleness"))
+        cohort, dropped, late = map(np.array, columns)
+        used = cohort - dropped  # a round's mean counts once for each of its replies
+        sums = (int(column.sum()) for column in (cohort, dropped, dropped > 0))
         resumed = ", ".join(map(str, run.resumed)) or "never"
-        mean = f"{np.mean(late) if late else 0.0:.3f}"
-        rows.append((run.label, run.status, resumed, *map(str, sums), mean))
+        mean = late @ used / max(used.sum(), 1)
+        rows.append((run.label, run.status, resumed, *map(str, sums), f"{mean:.3f}"))
     header = ("run", "status", "resumed after round", "cohort, sum", "replies dropped", "rounds with drops")
     note = (
         "Dropped: late, too stale, or faulty under faults.bad_replies: drop. A step that ran again because "

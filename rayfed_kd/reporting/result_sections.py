@@ -55,11 +55,9 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
     for run in runs:
         for model, numbers in run.summary["models"].items():
             averaged.add(min(LAST, numbers["evaluations"]))
-            for metric in (
-                m for m in numbers["last"] if any(numbers[key][m] is not None for key in STATISTICS)
-            ):
-                cells = [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]
-                rows.append((run.label, model, metric_title(metric), *cells, str(numbers["best_round"])))
+            for metric in numbers["last"]:
+                if any(cells := [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]):
+                    rows.append((run.label, model, metric_title(metric), *cells, str(numbers["best_round"])))
     if not rows:
         return None
     counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))

@@ -36,6 +36,17 @@ def test_header_says_what_runs_and_why_so_many_images():
     }
 
 
+def test_header_says_how_many_clients_are_asked():
+    """Four of eight by `sampling`, unless the schedule asks others, or each client draws for itself."""
+
+    def clients(*changes):
+        return describe_run(prepare(RECIPE, ["clock.name=constant", *changes]), "local", "here")["clients"]
+
+    assert clients("sampling={fraction: 0.3, poisson: true}").startswith("8, 2.4 a round on average; ")
+    assert clients("schedule={name: quorum, over_selection: 0.5}").startswith("8, 6 a round; ")
+    assert clients("schedule={name: fedbuff, buffer: 2, concurrency: 6}").startswith("8, 6 at a time; ")
+
+
 def test_header_of_whole_data_with_an_official_test_and_public_images():
     changes = ["data.fraction=1", "partition.test=official", "partition.public={count: 40}", "rounds=1"]
     facts = describe_run(prepare(RECIPE, changes), "local", "here")
@@ -87,10 +98,9 @@ def test_header_says_what_samples_are_used_for(changes, shares):
 
 
 def test_header_names_every_architecture_of_the_clients():
-    models = [{"name": "mlp", "hidden": 5}, {"name": "mlp", "hidden": 3}]
-    recipe = {**RECIPE, "method": {"name": "fedmd"}, "client_models": {"models": models}}
-    recipe["partition"] = {**RECIPE["partition"], "public": {"count": 20}}
-    facts = describe_run(prepare(recipe), "local", "here")
+    models = "client_models={models: [{name: mlp, hidden: 5}, {name: mlp, hidden: 3}]}"
+    changes = ["method.name=fedmd", "partition.public={count: 20}", models]
+    facts = describe_run(prepare(RECIPE, changes), "local", "here")
     assert facts["model"] == "mlp, 349 parameters; mlp, 211 parameters"
 
 
@@ -100,10 +110,7 @@ TOP = "{name: top_k, share: 0.25, feedback: true}"
 @pytest.mark.parametrize(
     ("codec", "line"),
     [
-        (
-            f"{{up: {{weights: [difference, {TOP}]}}}}",
-            "up weights: difference, top_k (share 0.25 feedback)",
-        ),
+        (f"{{up: {{weights: [difference, {TOP}]}}}}", "up weights: difference, top_k (share 0.25 feedback)"),
         (
             f"{{up: {{weights: [{TOP}, zstd]}}}}",
             "up weights: top_k (share 0.25 feedback), zstd; warning: top_k gets the weights themselves here, "
@@ -155,8 +162,8 @@ def test_notes_of_the_data_are_told_once_and_logged(tmp_path, own_cache):
 
     def told_by(place, tell):
         told = []
-        folder = {"results": {"folder": str(tmp_path / place)}}
-        rayfed_kd.run({**recipe, **folder}, local=True, tell=tell(told))
+        recipe["results"] = {"folder": str(tmp_path / place)}
+        rayfed_kd.run(recipe, local=True, tell=tell(told))
         assert (tmp_path / place / "log.txt").read_text().count(f"note: {note}\n") == 1
         return told
 

@@ -99,22 +99,19 @@ def made(
     for index in range(1, rounds + 1):
         one = {"round": index, "sim_s": 2.5 * index}
         seconds = {"dispatch_s": 0.25, "client_s": 2.0, "server_s": 0.5, "evaluate_s": 0.125}
-        sent = {"bytes_up": 2 * MIB, "bytes_down": MIB, "cohort": 2, "dropped": index % 2, "staleness": index}
-        metric = {"model": "global", "amp": AMP[index - 1], "fm": FM[index - 1]}
+        sent = {"bytes_up": 2 * MIB, "bytes_down": MIB}
+        replies = {"cohort": index, "dropped": index % 2, "staleness": index, "logged": {"ce": 2.0 / index}}
+        score = {"model": "global", "metric": "macro_f1", "test": "local", "samples": 20, "value": index / 8}
         message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB, "raw_bytes": raw}
         host = {"host": 0, "node": "here", "rss_mb": 100.0 * index, "busy_s": 1.5, "clients": 2}
         tables = {
-            "rounds": [one | seconds | sent | {"wall_s": 3.0 * index, "logged": {"ce": 2.0 / index}}],
-            "metrics": [one | metric],
+            "rounds": [one | seconds | sent | replies | {"wall_s": 3.0 * index}],
+            "metrics": [one | {"model": "global", "amp": AMP[index - 1], "fm": FM[index - 1]}],
             "clients": [
                 one | {"client": c, "model": "global", "samples": 4, "correct": c, "accuracy": c / 4}
                 for c in range(5)
             ],
-            "scores": [
-                one
-                | {"model": "global", "metric": "macro_f1", "test": "local", "samples": 20}
-                | {"value": index / 8, "better": "larger"}
-            ],
+            "scores": [one | score | {"better": "larger"}],
             "messages": [
                 one | message,
                 one | message | {"client": 1},
@@ -197,8 +194,9 @@ def test_hosts_show_their_busy_share_and_most_memory(page):
 
 
 def test_logged_values_and_dropped_replies_are_told(page):
+    """Of 1, 2 and 3 replies 0, 2 and 2 are used, of staleness 2 and 3: 10 / 4."""
     assert page.table("run", "name") == [["one", "ce", "2", "0.666667", "0.666667", "2"]]
-    assert page.table("run", "status") == [["one", "finished", "never", "6", "2", "2", "2.000"]]
+    assert page.table("run", "status") == [["one", "finished", "never", "6", "2", "2", "2.500"]]
 
 
 def test_partition_has_clients_by_classes(page):
