@@ -222,12 +222,8 @@ def test_finished_runs_are_not_run_again(study, tmp_path):
     again = compare(study, run=run_locally(told), tell=told.append)
     assert told[8:] == [f"4 of 4 runs are finished in {study.folder}"]
     assert render_markdown(again) == render_markdown(first)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        "A-seed1",
-        "A-seed2",
-        "B-b-seed1",
-        "B-b-seed2",
-    }
+    names = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert names == {"A-seed1", "A-seed2", "B-b-seed1", "B-b-seed2"}
 
 
 def test_where_all_recipes_stop_is_the_target_of_a_study_that_names_none(study):
@@ -387,6 +383,12 @@ def notes_of(rows, *overrides):
     }
     runs = [{"label": label} for label in rows]
     return row_notes(Study.model_validate({"folder": "x", "runs": runs}), recipes)
+
+
+@pytest.mark.parametrize(("headline", "shown"), [(None, "2 %"), ("ua", "2 %"), ("fm", "0.02")])
+def test_target_is_told_in_the_unit_of_its_metric(study, headline, shown):
+    study = study.model_copy(update={"headline": headline, "target": 0.02})
+    assert row_notes(study, {}) == [f"the target is {shown}"]
 
 
 def test_rows_of_one_recipe_differ_in_nothing_though_seed_and_folder_do():
