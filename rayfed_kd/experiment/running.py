@@ -124,12 +124,13 @@ def resume(
     if is_finished(summary) and summary["rounds"] == recipe.rounds:
         tell(f"{folder} is finished: {recipe.rounds} rounds. `rounds=N` with a larger N extends it.")
         return Result(folder, summary, read_tables(folder), {})
-    if is_finished(summary) and summary.get("stopped") and recipe.stop == load_recipe(folder / CONFIG).stop:
-        # What a listener ended no key of the recipe keeps from going on.
-        way = "stop=null" if recipe.stop else f"rounds={recipe.rounds}"
-        if way not in lines:
-            tell(f"{folder} is finished: {summary['stopped']}. `{way}` goes on to round {recipe.rounds}.")
-            return Result(folder, summary, read_tables(folder), {})
+    way = "stop=null" if recipe.stop else f"rounds={recipe.rounds}"
+    # With further rounds in its tables it was gone on with, and killed. What a listener ended no key of the
+    # recipe keeps from going on.
+    ended = summary.get("stopped") and summary["rounds"] == done and way not in lines
+    if ended and recipe.stop == load_recipe(folder / CONFIG).stop:
+        tell(f"{folder} is finished: {summary['stopped']}. `{way}` goes on to round {recipe.rounds}.")
+        return Result(folder, summary, read_tables(folder), {})
     return run_resolved(recipe, launcher, on_event, tell, resume=True, restart=restart)
 
 

@@ -1,5 +1,6 @@
 """A recipe's `stop`: after which evaluation a run ends, on any engine and after a resumption."""
 
+import pyarrow.compute as pc
 import pytest
 import torch
 from small_recipes import FOUR_CLIENTS, assert_same_run, assert_same_tables, small_recipe
@@ -11,7 +12,7 @@ from rayfed_kd.recipe.sections.safety import StopRecipe
 from rayfed_kd.results.stopping import StopRule
 
 BASE = {
-    **FOUR_CLIENTS,
+    **small_recipe(FOUR_CLIENTS, "fedavg"),
     "rounds": 6,
     "sampling": {"fraction": 0.5},
     "evaluation": {"samples": False},
@@ -23,8 +24,7 @@ BYTES = [100, 50, 50, 100, 50]
 def ended_after(values, every=1, **stop):
     """The round after which a run ends whose model has these values; and why."""
     rule = StopRule(StopRecipe(**stop))
-    for place, (value, size) in enumerate(zip(values, BYTES, strict=False)):
-        index = place + 1
+    for index, (value, size) in enumerate(zip(values, BYTES, strict=False), start=1):
         row = {"round": index, "bytes_up": size - 10, "bytes_down": 10, "sim_s": 2.0 * index, "wall_s": 0.5}
         metrics = [{"round": index, "model": name, "amp": one} for name, one in (("a", 1.0), ("b", value))]
         rule.take({"rounds": [row], "metrics": metrics if index % every == 0 else []})
@@ -63,19 +63,17 @@ def test_rounds_without_an_evaluation_count_and_do_not_end_it():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    return rayfed_kd.run(small_recipe(BASE, "fedavg"), [f"results.folder={folder}"], local=True)
+    return rayfed_kd.run(BASE, [f"results.folder={folder}"], local=True)
 
 
 def stopped(folder, at, **engine):
-    overrides = [f"results.folder={folder}", f"stop={{metric: amp, at: {at!r}}}"]
-    return rayfed_kd.run(small_recipe(BASE, "fedavg"), overrides, **engine)
+    return rayfed_kd.run(BASE, [f"results.folder={folder}", f"stop={{metric: amp, at: {at!r}}}"], **engine)
 
 
 def first_better(whole):
     """A round that is better than those before it, not the first, and its value."""
     values = whole.tables["metrics"]["amp"].to_pylist()
-    place = next(n for n in range(2, 5) if values[n] > max(values[:n]))
-    return place + 1, values[place]
+    return next((n + 1, values[n]) for n in range(2, 5) if values[n] > max(values[:n]))
 
 
 @pytest.mark.parametrize("engine", [{"local": True}, pytest.param({}, marks=pytest.mark.slow)])
@@ -84,17 +82,11 @@ def test_a_stopped_run_has_the_rounds_of_the_whole_one_and_can_go_on(engine, who
     result = stopped(tmp_path, at, **engine)
     assert (result.summary["status"], result.summary["rounds"]) == ("finished", last)
     assert result.summary["stopped"] == f"amp of global is {at:.4g} after round {last}, and stop.at = {at:g}"
-    cut = {name: rows.filter(pyarrow_until(rows, last)) for name, rows in whole.tables.items()}
+    cut = {name: rows.filter(pc.field("round") <= last) for name, rows in whole.tables.items()}
     assert_same_tables(result.tables, cut)
     again = rayfed_kd.resume(tmp_path, local=True)
     assert again.summary == result.summary  # it is finished
     assert_same_run(rayfed_kd.resume(tmp_path, ["stop=null"], local=True), whole)
-
-
-def pyarrow_until(rows, last):
-    import pyarrow.compute as pc
-
-    return pc.less_equal(rows["round"], last)
 
 
 def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, tmp_path):
@@ -104,6 +96,15 @@ def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, t
     again = rayfed_kd.resume(tmp_path, local=True)
     assert (again.summary["rounds"], again.summary["stopped"]) == (last, result.summary["stopped"])
     assert_same_run(again, result)
+
+
+def test_a_stopped_run_that_was_gone_on_with_and_killed_is_not_finished(whole, tmp_path):
+    stopped(tmp_path, first_better(whole)[1], local=True)
+    noted = (tmp_path / "summary.json").read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        rayfed_kd.resume(tmp_path, ["stop=null"], local=True, on_event=lambda event: 1 / 0)
+    (tmp_path / "summary.json").write_bytes(noted)  # a kill leaves that of the end before
+    assert_same_run(rayfed_kd.resume(tmp_path, local=True), whole)
 
 
 @pytest.mark.parametrize(
@@ -121,14 +122,12 @@ def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, t
 )
 def test_what_cannot_end_a_run_is_refused_before_it(stop, message, tmp_path):
     with pytest.raises(RecipeError, match=message):
-        rayfed_kd.run(
-            small_recipe(BASE, "fedavg"), [f"stop={stop}", f"results.folder={tmp_path / 'run'}"], local=True
-        )
+        rayfed_kd.run(BASE, [f"stop={stop}", f"results.folder={tmp_path / 'run'}"], local=True)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_recipe_without_stop_has_none():
-    assert load_recipe(small_recipe(BASE, "fedavg")).stop is None
+    assert load_recipe(BASE).stop is None
 
 
 @pytest.mark.parametrize("engine", [{"local": True}, pytest.param({}, marks=pytest.mark.slow)])
@@ -138,7 +137,7 @@ def test_a_listener_ends_a_run_as_a_rule_does(engine, whole, tmp_path):
             raise StopIteration
 
     changes = [f"results.folder={tmp_path}", "evaluation.every=2"]
-    summary = rayfed_kd.run(small_recipe(BASE, "fedavg"), changes, on_event=listen, **engine).summary
+    summary = rayfed_kd.run(BASE, changes, on_event=listen, **engine).summary
     assert (summary["status"], summary["stopped"]) == ("finished", "on_event raised StopIteration in round 3")
     assert summary["rounds"] in ((4,) if engine else (4, 6))  # on Ray the server is ahead of its listener
     assert rayfed_kd.resume(tmp_path, local=True).summary == summary
