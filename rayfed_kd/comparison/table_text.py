@@ -179,9 +179,10 @@ def difference_text(difference: Difference, metric: str) -> str:
         metric: the metric's column.
     """
     scale, digits = metric_scale(metric), metric_digits(metric)
-    mean, low, high = (
-        f"{scale * value:+.{digits}f}" for value in (difference.mean, difference.low, difference.high)
-    )
+    if metric == "bytes" and difference.mean:  # small models send thousandths of a MiB
+        digits = max(digits, 1 - math.floor(math.log10(abs(difference.mean))))
+    values = (difference.mean, difference.low, difference.high)
+    mean, low, high = (f"{scale * value:+.{digits}f}" for value in values)
     return f"{mean} [{low}, {high}]"
 
 

@@ -15,7 +15,7 @@ from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import Difference, JudgedClaim, after_holm, paired_difference, student_t
 from rayfed_kd.comparison.studies import Claim, Study
 from rayfed_kd.comparison.study_changes import without_rows
-from rayfed_kd.comparison.table_text import remarks
+from rayfed_kd.comparison.table_text import difference_text, remarks
 from rayfed_kd.comparison.writers.all_tables import claim_cells, main_table, render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.errors import RecipeError
@@ -42,6 +42,12 @@ def test_interval_by_hand():
 
 def test_one_seed_in_common_has_no_interval():
     assert paired_difference({1: 0.5, 2: 0.6}, {2: 0.5, 3: 0.4}) is None
+
+
+def test_a_difference_of_few_bytes_keeps_its_digits():
+    """Deviation 0.0001414, and t with one degree of freedom 12.706: half of the interval is 0.00127."""
+    few = paired_difference({1: 0.006, 2: 0.0062}, {1: 0.0, 2: 0.0})
+    assert difference_text(few, "bytes") == "+0.0061 [+0.0048, +0.0074]"
 
 
 def of_two_seeds(p, margin=0.0):
