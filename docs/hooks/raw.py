@@ -86,14 +86,14 @@ def compared(page: str) -> Iterator[tuple[str, Compared]]:
 
 
 def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]:
-    """Seed -> the mean of a row's last evaluations, in percent. A row is `LABEL (model)`."""
+    """Seed -> the mean of a row's last evaluations, a fraction of 1. A row is `LABEL (model)`."""
     label, model = re.fullmatch(r"(.+) \((\w+)\)", row).groups()
     named = pc.equal(runs["run"], re.sub(r"[^0-9A-Za-z._-]+", "-", label))
     own = runs.filter(pc.and_(named, pc.equal(runs["model"], model)))
     by_seed = {}
     for seed in sorted(set(own["seed"].to_pylist())):
         curve = own.filter(pc.equal(own["seed"], seed)).sort_by("round")[COLUMNS[metric]].to_pylist()
-        by_seed[seed] = 100 * statistics.fmean(curve[-last:])
+        by_seed[seed] = statistics.fmean(curve[-last:])
     return by_seed
 
 
@@ -118,9 +118,11 @@ def recomputed(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
             continue
         own = runs.filter(pc.equal(runs["study"], study))
         ours, theirs = (values(own, row, said.metric, said.last) for row in (said.first, said.second))
-        mean, low, high = interval([value - theirs[seed] for seed, value in ours.items()])
-        found = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
-        yield f"{said.first} less {said.second}", NUMBERS.match(said.printed)[0], found
+        # In percent at the end, as the pages have it: at a tie the last digit depends on it.
+        found = interval([value - theirs[seed] for seed, value in ours.items()])
+        mean, low, high = (100 * value for value in found)
+        text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+        yield f"{said.first} less {said.second}", NUMBERS.match(said.printed)[0], text
 
 
 if __name__ == "__main__":

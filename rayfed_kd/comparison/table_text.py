@@ -35,7 +35,7 @@ def columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     if _evaluations(comparison) > 1:  # of one evaluation, best and mean are the last round's
         for statistic, words in zip(STATISTICS[1:], ("best", mean_of_last(comparison)), strict=True):
             cells[f"{metric_title(headline)}, {words}"] = _mean_cell(comparison, headline, statistic)
-    if _has_differences(comparison):
+    if any(map(comparison.difference, comparison.rows)):
         usual = row_name(comparison, _usual_baseline(comparison))
         cells[f"difference to {usual} [95 % interval]"] = partial(_row_difference_text, comparison)
     for metric, printed in comparison.printed_values().items():
@@ -148,10 +148,6 @@ def more_seeds(difference: Difference) -> str | None:
     return f"more than {MOST_SEEDS}" if needed is None else str(needed - len(difference.by_seed))
 
 
-def _has_differences(comparison: Comparison) -> bool:
-    return any(comparison.difference(row) is not None for row in comparison.rows)
-
-
 def _row_difference_text(comparison: Comparison, row: Row) -> str:
     difference = comparison.difference(row)
     if difference is None:
@@ -188,7 +184,7 @@ def difference_text(difference: Difference, metric: str) -> str:
 
 def _difference_notes(comparison: Comparison) -> list[str]:
     """What the differences are of, and how many more seeds would decide the rows that are undecided."""
-    if not _has_differences(comparison):
+    if not any(map(comparison.difference, comparison.rows)):
         return []
     headline = metric_title(comparison.headline)
     named = any(" to " in _row_difference_text(comparison, row) for row in comparison.rows)

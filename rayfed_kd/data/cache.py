@@ -310,7 +310,7 @@ def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -
         )
     if images.dtype == np.float32 and not (finite := np.isfinite(images)).all():
         row = int(np.argwhere(~finite)[0, 0])
-        raise DataError(f"{where}: sample {row} has NaN, infinity or a value above what float32 holds")
+        raise DataError(f"{where}: sample {row} has NaN, infinite values or ones above what float32 holds")
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"{where}: labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
 

@@ -14,7 +14,7 @@ from rayfed_kd.data.dataset import Source
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import atomic_write, read_json
 
-FORMAT = 4  # of an entry: part of its key, so that entries of another format are never read
+FORMAT = 5  # of an entry: part of its key, so that entries of another format are never read
 CHUNK_BYTES = 1 << 22
 MANY_FILES = 1000  # beyond it files go by path, size and time, not by content
 

@@ -54,7 +54,7 @@ def torchvision_state() -> str:
         return unusable(error)
     if _DEFINED:
         return (
-            f"{here}, built for another torch than {_torch_version()}: its compiled operators do not load; "
+            f"{here}, built for another torch than {version('torch')}: its compiled operators do not load; "
             f"data sets and models work, nothing else is used. To mend it: {REINSTALL}"
         )
     return f"{here}, works"
@@ -69,8 +69,4 @@ def unusable(error: Exception) -> str:
     message = shortened(" ".join(str(error).split()), 200)
     if isinstance(error, ModuleNotFoundError) and error.name == "torchvision":
         return "missing: pip install -c constraints.txt torchvision"
-    return f"does not load beside torch {_torch_version()} ({message}). To mend it: {REINSTALL}"
-
-
-def _torch_version() -> str:
-    return version("torch")
+    return f"does not load beside torch {version('torch')} ({message}). To mend it: {REINSTALL}"

@@ -52,6 +52,7 @@ class KnownSet(BaseModel, frozen=True, extra="forbid"):
             tells that it is there.
         label_column: in shards; None: shards of this set are not read, their labels are not known.
         summary: a sentence: what it is, its shape, its paper; empty: the source's docstring says it.
+        samples: how many the whole set has, for training and for the test.
         shape: of an image, (channels, height, width).
         class_names: one per class.
         mean, std: per channel, of pixels / 255.
@@ -64,6 +65,7 @@ class KnownSet(BaseModel, frozen=True, extra="forbid"):
     patterns: tuple[str, ...]
     label_column: str | None = "label"
     summary: str = ""
+    samples: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     class_names: tuple[str, ...] = ()
     mean: tuple[float, ...] = ()
@@ -155,11 +157,14 @@ def _of_files(known: KnownSet, root: Path, read: Read) -> RawDataset:
 
 
 def _checked(known: KnownSet, root: Path, train: Split, test: Split | None) -> RawDataset:
-    """Refuses another set's files: a folder of CIFAR-10 read as MNIST would go unnoticed."""
-    if train.images.shape[1:] != known.shape:
-        shape = train.images.shape[1:]
+    """Refuses another set's files: a folder of CIFAR-10 read as MNIST would go unnoticed. A part is noted."""
+    if (shape := train.images.shape[1:]) != known.shape:
         raise DataError(f"data {known.name} in {root}: images are {shape}, expected {known.shape}")
-    return RawDataset(train, test, known.class_names, known.mean, known.std)
+    sizes = tuple(len(split) for split in (train, test) if split is not None)
+    here, whole = (" and ".join(f"{size:,}" for size in each) for each in (sizes, known.samples))
+    part = f"data {known.name} is a part here: {here} images for training and test, of {whole}"
+    notes = () if sizes == known.samples else (part,)
+    return RawDataset(train, test, known.class_names, known.mean, known.std, notes=notes)
 
 
 def _folded(names: tuple[str, ...]) -> list[str]:

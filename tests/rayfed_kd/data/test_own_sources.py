@@ -46,7 +46,7 @@ BAD = {
     ),
     "not a number": (
         "return Source([], {}, lambda: RawDataset(Split(PIXELS + np.float32('nan'), LABELS), None, ('a',)))",
-        "train: sample 0 has NaN, infinity or a value above what float32 holds",
+        "train: sample 0 has NaN, infinite values or ones above what float32 holds",
     ),
 }
 
