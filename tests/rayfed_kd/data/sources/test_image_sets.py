@@ -65,7 +65,7 @@ def test_fashion_is_read_from_torchvisions_files(tmp_path):
     data = load_dataset("fashion_mnist", tmp_path)
     assert np.array_equal(data.train.images[:, 0], pixels)
     assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([9, 0, 1], [4])
-    assert data.notes[0].endswith("is a part here: 3 and 1 images for training and test, of 60,000 and 10,000")
+    assert data.notes[0].endswith("part here: 3 and 1 images for training and test, of 60,000 and 10,000")
 
 
 def test_truncated_file_is_told(tmp_path):
