@@ -102,7 +102,7 @@ def test_ray_shows_a_server_and_client_actors_and_no_array_passes_through_the_co
     assert header["processes"] == (
         "server actor, 1 CPU; 4 client actors for 4 clients, 0.1 CPU and 0.25 logical GPU each"
     )
-    assert {(one["arrays"], one["put"]) for one in found["seen"]} == {(0, 1)}  # what was put is the blueprint
+    assert {(one["arrays"], one["put"]) for one in found["seen"]} == {(0, 0)}  # the server puts the blueprint
     assert found["after"] == found["models"] > 0  # the last models, of which `Result.models` are made
     assert not found["left"]
 
