@@ -24,7 +24,7 @@ from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.controls import uncontrolled
 from rayfed_kd.comparison.curves import Curve, CurveKey, RunTotals, curves_of, totals_of
 from rayfed_kd.comparison.planning import PlannedRun
-from rayfed_kd.comparison.row_notes import row_notes
+from rayfed_kd.comparison.row_notes import row_notes, with_stop_as_target
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.comparison.writers.all_tables import render_markdown
@@ -71,6 +71,7 @@ def block(study: Study, runs: pa.Table) -> str:
         runs: its rows of raw.parquet.
     """
     planned, recipes = check_study(study)
+    study = with_stop_as_target(study, recipes)
     if any(recipe.codec.chains or recipe.privacy or recipe.clock.name != "none" for recipe in recipes):
         sys.exit(f"{study.source}: raw.parquet does not have all that this study prints")
     by_label = {plan.label: recipe for plan, recipe in zip(planned, recipes, strict=True)}

@@ -3,7 +3,6 @@
 import pyarrow.parquet as pq
 import pytest
 from hooks import hook
-from paths import ROOT
 
 raw = hook("raw")
 RUNS = pq.read_table(raw.FILE)
@@ -13,13 +12,15 @@ RUNS = pq.read_table(raw.FILE)
 # exchange 4 and 10; of FedD2S' Table 2 8 and 13.
 @pytest.mark.parametrize(("page", "count"), [("leaderboard", 133), ("tables", 21)])
 def test_a_pages_intervals_follow_from_its_runs(page, count):
-    lines = list(raw.recomputed((ROOT / f"docs/measured/{page}.md").read_text("utf8"), RUNS))
+    lines = list(raw.recomputed((raw.DOCS / f"measured/{page}.md").read_text("utf8"), RUNS))
     assert (len(lines), [line for line in lines if line[1] != line[2]]) == (count, [])
 
 
-def test_a_block_written_from_the_runs_is_what_compare_wrote_of_their_folders():
-    name, page = "fedd2s-cifar10/Adam-0.001", (ROOT / "docs/measured/tables.md").read_text("utf8")
-    assert hook("raw_block").rendered("configs/compare/fedd2s_cifar10.yaml", name, []) in page
+def test_a_block_written_from_the_runs_is_its_pages():
+    """That of one exchange was written by `compare`, from the folders of its runs."""
+    pages = "".join(page.read_text("utf8") for page in raw.PAGES)
+    for config, name in (("fedd2s_cifar10", "fedd2s-cifar10/Adam-0.001"), ("one_shot", "one-shot/LeNet-5")):
+        assert hook("raw_block").rendered(f"configs/compare/{config}.yaml", name, []) in pages
 
 
 def test_interval_is_student_ts():

@@ -160,7 +160,7 @@ def _checked(known: KnownSet, root: Path, train: Split, test: Split | None) -> R
     """Refuses another set's files: a folder of CIFAR-10 read as MNIST would go unnoticed. A part is noted."""
     if (shape := train.images.shape[1:]) != known.shape:
         raise DataError(f"data {known.name} in {root}: images are {shape}, expected {known.shape}")
-    sizes = tuple(len(split) for split in (train, test) if split is not None)
+    sizes = (len(train), len(test or ()))
     here, whole = (" and ".join(f"{size:,}" for size in each) for each in (sizes, known.samples))
     part = f"data {known.name} is a part here: {here} images for training and test, of {whole}"
     notes = () if sizes == known.samples else (part,)
