@@ -109,6 +109,16 @@ def blank_pictures(request, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", save_blank)
 
 
+@pytest.fixture
+def loop():
+    """An event loop whose time passes at once."""
+    from simulated_cluster import SimulatedLoop
+
+    made = SimulatedLoop()
+    yield made
+    made.close()
+
+
 def pytest_runtest_setup(item):
     """Skip what a slow machine does not reach by the second, since 1970, that .ci/run gives."""
     if time.time() > float(os.environ.get("RAYFED_KD_TESTS_END", "inf")):

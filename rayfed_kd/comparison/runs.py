@@ -144,9 +144,7 @@ def _run_planned(
 
 def _is_resumable(folder: Path, recipe: Recipe) -> bool:
     """Whether a run of the same recipe and code began in the folder and was cut off."""
-    if not (folder / CONFIG).is_file():
-        return False
-    if changed_inputs(folder):
+    if not (folder / CONFIG).is_file() or changed_inputs(folder):
         return False
     excluded = {"results"}
     return begun_recipe(folder, recipe).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.results.names import is_score, nearest_model
+from rayfed_kd.results.names import is_score, metric_text, metric_unit, nearest_model
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,15 @@ class SearchMetric:
     def __str__(self) -> str:
         return f"{self.name}/{self.model}"
 
+    @property
+    def title(self) -> str:
+        """Its name with its unit, for an axis, as `amp/oca (%)`."""
+        return f"{self} (%)" if metric_unit(self.name) else str(self)
+
+    def told(self, value: float) -> str:
+        """A value with its unit."""
+        return metric_text(self.name, value) + metric_unit(self.name)
+
     @classmethod
     def parse(cls, text: str) -> SearchMetric:
         """The metric that `str` wrote, as amp/oca."""
@@ -37,7 +46,7 @@ class SearchMetric:
         Args:
             rows_by_model: evaluated model -> its row, as `with_scores` gives it.
 
-        Returns: the value, an accuracy in [0, 1]; None if the evaluation has none that is finite.
+        Returns: the value, in [0, 1] if it is an accuracy; None if the evaluation has none that is finite.
         """
         value: float | None = rows_by_model.get(self.model, {}).get(self.name)
         return value

@@ -30,7 +30,7 @@ from rayfed_kd.reporting.sections import (
 from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
-from rayfed_kd.results.names import is_score, metric_digits, metric_scale, metric_title, model_notes
+from rayfed_kd.results.names import is_score, metric_scale, metric_text, metric_title, model_notes
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text
@@ -56,7 +56,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
         for model, numbers in run.summary["models"].items():
             averaged.add(min(LAST, numbers["evaluations"]))
             for metric in numbers["last"]:
-                if any(cells := [_metric_text(metric, numbers[key][metric]) for key in STATISTICS]):
+                if any(cells := [metric_text(metric, numbers[key][metric]) for key in STATISTICS]):
                     rows.append((run.label, model, metric_title(metric), *cells, str(numbers["best_round"])))
     if not rows:
         return None
@@ -235,7 +235,3 @@ def _last_drawn(run: Run) -> Iterable[Path]:
     # NAME-ROUND.png with six digits: sorted by name, the last of each name is the newest.
     paths = sorted((run.folder / "figures").glob("[!.]*-??????.png"))  # no unfinished ones
     return {path.stem[:-7]: path for path in paths}.values()
-
-
-def _metric_text(metric: str, value: float | None) -> str:
-    return "" if value is None else f"{metric_scale(metric) * value:.{metric_digits(metric)}f}"

@@ -93,7 +93,7 @@ def search_section(search: SearchResult) -> Section:
         legend={"trials": TRIALS, "the best": BEST},
         pictures=_curves(search),
         # As `tune` drew it at its end; a search that still runs has none.
-        images={f"Best {search.metric} (%)": base64_png(path)} if path.is_file() else {},
+        images={f"Best {search.metric.title}": base64_png(path)} if path.is_file() else {},
         folded={"best.yaml, a recipe that `rayfed-kd run` takes": recipe} if recipe else {},
     )
 
@@ -112,14 +112,11 @@ def _curves(search: SearchResult) -> list[Picture]:
     rows = [row for row in search.rows if row.best is not None]
     if not rows:
         return []
-    best = search.best
-    lines = [
-        Line(
-            BEST if row is best else TRIALS, *zip(*((r, 100 * value) for r, value in row.values), strict=True)
-        )
-        for row in sorted(rows, key=lambda row: row is best)
-    ]
-    return [lines_picture(f"{search.metric} (%) of every trial", lines, "round", "A line per trial")]
+    lines, best, scale = list[Line](), search.best, metric_scale(search.metric.name)
+    for row in sorted(rows, key=lambda row: row is best):
+        rounds, values = zip(*row.values, strict=True)
+        lines.append(Line(BEST if row is best else TRIALS, rounds, [scale * value for value in values]))
+    return [lines_picture(f"{search.metric.title} of every trial", lines, "round", "A line per trial")]
 
 
 def against_section(runs: Sequence[Run], axes: Sequence[str]) -> Section | None:

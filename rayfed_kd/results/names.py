@@ -34,6 +34,16 @@ def metric_digits(metric: str) -> int:
     return 4 if metric == "fm" or is_score(metric) else 2
 
 
+def metric_text(metric: str, value: float | None) -> str:
+    """A value as it is shown, without its unit; "" if there is none."""
+    return "" if value is None else f"{metric_scale(metric) * value:.{metric_digits(metric)}f}"
+
+
+def metric_unit(metric: str) -> str:
+    """What stands behind a shown value: a space and "%" if it is an accuracy, else nothing."""
+    return " %" if metric_scale(metric) == 100 else ""
+
+
 def score_name(row: Mapping[str, Any]) -> str:
     """The name of a value beside the metrics of every evaluation, as `official_macro_f1`.
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from rayfed_kd.errors import counted
-from rayfed_kd.results.names import TITLES, is_score, metric_digits, metric_scale, model_notes
+from rayfed_kd.results.names import TITLES, is_score, metric_text, metric_unit, model_notes
 from rayfed_kd.results.schemas import NOT_COVERED
 from rayfed_kd.results.screen_table import screen_table
 
@@ -112,7 +112,4 @@ def _row(name: str, values: Mapping[str, float | None]) -> list[str]:
 
 
 def _metric_text(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    scale, digits = metric_scale(metric), metric_digits(metric)
-    return f"{scale * value:.{digits}f}{' %' if scale == 100 else ''}"
+    return "-" if value is None else metric_text(metric, value) + metric_unit(metric)

@@ -335,6 +335,7 @@ class Recorder(_DriverSide, tune.Callback):
 
     def _note_end(self, trial: Any, error: str | None = None) -> None:
         number, last = trial.config["number"], trial.last_result or {}
+        reached, rounds = last.get(ROUND, 0), self.search.recipe.rounds
         self.work.end(f"trial {number}")
         if number in self._over_before:  # it has only reported again, for the scheduler and the searcher
             return
@@ -342,11 +343,9 @@ class Recorder(_DriverSide, tune.Callback):
         assert record is not None
         # A trial that failed by itself has returned without an error, so Ray Tune takes it for complete.
         if not record.over:
-            ended: Status = "finished" if last.get(ROUND, 0) >= self.search.recipe.rounds else "stopped"
-            record = replace(
-                record, status="failed" if error else ended, round=last.get(ROUND, 0), error=error
-            )
+            status: Status = "failed" if error else "finished" if reached >= rounds else "stopped"
+            record = replace(record, status=status, round=reached, error=error)
             self.search.folder.write_record(record)
-        reached = f", {100 * last[VALUE]:.2f} %" if VALUE in last else ""
+        value = f", {self.search.metric.told(last[VALUE])}" if VALUE in last else ""
         why = f": {record.error}" if record.error else ""
-        self.tell(f"trial {number}: {record.status} after round {record.round}{reached}{why}")
+        self.tell(f"trial {number}: {record.status} after round {record.round}{value}{why}")

@@ -19,6 +19,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.charts.coefficients import CoefficientPanel, coefficients_figure
 from rayfed_kd.results.charts.figure import save_figure
+from rayfed_kd.results.names import metric_scale, metric_text, metric_unit
 from rayfed_kd.results.screen_table import screen_table, table_text
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder, Status
 from rayfed_kd.tuning.space import Coefficients, Space, coefficient_overrides, coefficient_text, parse_space
@@ -66,11 +67,11 @@ class SearchResult:
         return [row for row in self.rows if row.status != "failed" and row.best is not None]
 
     def panel(self, key: str) -> CoefficientPanel:
-        """What a picture has of a recipe key: its axis, and by status the trials' best values in percent."""
+        """What a picture has of a recipe key: its axis, and by status the trials' best values as shown."""
         points: dict[str, list[tuple[Any, float]]] = {}
         for row in self.rows:
             if row.best is not None:
-                point = row.coefficients[key], 100 * row.best
+                point = row.coefficients[key], metric_scale(self.metric.name) * row.best
                 for name in (row.status, *(["best"] if row is self.best else [])):
                     points.setdefault(name, []).append(point)
         searched = self.space.distributions[key]
@@ -107,7 +108,7 @@ class SearchResult:
         header = f"#\n{self.recipe.header}\n" if self.recipe.header else ""
         text = yaml_text(recipe.model_dump())
         return (
-            f"# {self.metric} {100 * best.best:.2f} % in round {best.best_round}: the best of "
+            f"# {self.metric} {self.metric.told(best.best)} in round {best.best_round}: the best of "
             f"{len(self.rows)} trials, trial {best.trial} ({self.summary}, {self.space.source}).\n"
             f"{also}# {coefficients}\n{header}{text}"
         )
@@ -115,16 +116,19 @@ class SearchResult:
     def trial_texts(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Header and rows of a table of trials, the best first, failed ones last."""
         keys = [key.removeprefix("method.") for key in self.space.distributions]
-        ranked = sorted(self.rows, key=lambda row: (row.status == "failed", -(row.best or 0.0), row.trial))
-        header = ("trial", "status", *keys, "best (%)", "in round", "last (%)", "rounds", "s")
+        unit = " (%)" if metric_unit(self.metric.name) else ""
+        ranked = sorted(
+            self.rows, key=lambda r: (r.status == "failed", r.best is None, -(r.best or 0), r.trial)
+        )
+        header = ("trial", "status", *keys, f"best{unit}", "in round", f"last{unit}", "rounds", "s")
         rows = [
             (
                 str(row.trial),
                 row.status,
                 *(coefficient_text(row.coefficients[key]) for key in self.space.distributions),
-                _percent(row.best),
+                metric_text(self.metric.name, row.best),
                 "" if row.best_round is None else str(row.best_round),
-                _percent(row.last),
+                metric_text(self.metric.name, row.last),
                 str(row.rounds),
                 f"{row.seconds:.1f}",
             )
@@ -209,7 +213,7 @@ def write_search_result(result: SearchResult) -> list[Path]:
     assert recipe is not None  # a search without a value has ended with an error
     atomic_write(best, recipe)
     panels = [result.panel(key) for key in result.space.distributions]
-    save_figure(coefficients_figure(panels, str(result.metric)), folder / PICTURE)
+    save_figure(coefficients_figure(panels, result.metric.title), folder / PICTURE)
     _write_tensorboard(result, folder / "tensorboard")
     return [table, best, folder / PICTURE]
 
@@ -246,10 +250,6 @@ def _coefficient_column(values: Sequence[Any]) -> pa.Array:
     return pa.array([json.dumps(value) for value in values], pa.string())
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
 @dataclass(frozen=True)
 class TrialResult:
     """What one trial reached.
@@ -257,7 +257,7 @@ class TrialResult:
     Attributes:
         trial: the trial's number.
         coefficients: recipe key -> value.
-        values: (round, value) of every evaluation that counts; values in [0, 1].
+        values: (round, value) of every evaluation that counts, an accuracy in [0, 1].
         rounds: the last round that counts.
         seconds: real seconds in rounds, until then.
         status: finished, stopped, failed, or running if the search has not ended.

@@ -22,7 +22,7 @@ LOOKS = {
     "failed": (COLOURS[1], False, 26),
     "best": (COLOURS[2], False, 110),
 }
-Points = Mapping[str, Sequence[tuple[Any, float]]]  # a key of `LOOKS` -> (coefficient, percent) of its trials
+Points = Mapping[str, Sequence[tuple[Any, float]]]  # a key of `LOOKS` -> (coefficient, value) of its trials
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def coefficients_figure(panels: Sequence[CoefficientPanel], metric: str) -> Figu
 
     Args:
         panels: one for each coefficient, in order; there is at least one point.
-        metric: what was searched for.
+        metric: what was searched for, with its unit.
     """
     columns = min(PER_ROW, len(panels))
     lines = -(-len(panels) // columns)
@@ -70,14 +70,14 @@ def coefficients_figure(panels: Sequence[CoefficientPanel], metric: str) -> Figu
         axes.set_xlabel(panel.key)
         axes.grid(alpha=0.3)
         if number % columns == 1 or columns == 1:
-            axes.set_ylabel(f"best {metric} (%)")
+            axes.set_ylabel(f"best {metric}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=4, frameon=False, fontsize=8)
     return figure
 
 
 def _draw_scatter(axes: Axes, panel: CoefficientPanel) -> None:
-    """Draw best values (%) against one coefficient: stopped and failed trials hollow, the best ringed.
+    """Draw best values against one coefficient: stopped and failed trials hollow, the best ringed.
 
     Args:
         axes: where to draw.
@@ -85,10 +85,9 @@ def _draw_scatter(axes: Axes, panel: CoefficientPanel) -> None:
     """
     for name, (colour, filled, size) in LOOKS.items():
         if points := panel.points.get(name):
-            places = [panel.place(value) for value, _ in points]
-            percents = [percent for _, percent in points]
+            places, values = zip(*((panel.place(at), value) for at, value in points), strict=True)
             face = colour if filled else "none"
-            axes.scatter(places, percents, s=size, facecolors=face, edgecolors=colour, label=name)
+            axes.scatter(places, values, s=size, facecolors=face, edgecolors=colour, label=name)
     low, high = (-0.3, len(panel.names) - 0.7) if panel.kind == "choice" else panel.values
     if panel.kind == "choice":
         axes.set_xticks(range(len(panel.names)), panel.names)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import ray
-from simulated_cluster import SERVER, Ref, SimulatedLoop
+from simulated_cluster import SERVER, Ref
 
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ANSWER_S, RESTART_S, SILENCES, ClientHosts
 from rayfed_kd.cluster.ray_backend.dispatch.patience import FIRST_S, MULTIPLE
@@ -31,13 +31,6 @@ class Silent:
         if self.builds <= self.answered or self.kills_left == 0:
             asyncio.get_running_loop().call_later(self.after_s, answer.put, None)
         return answer
-
-
-@pytest.fixture
-def loop():
-    made = SimulatedLoop()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 from concurrent.futures import Future
 
 import pytest
-from simulated_cluster import SimulatedLoop
 
 from rayfed_kd.cluster.engine.calls import Held, StepCall
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
@@ -17,13 +16,6 @@ def job(clients=1, samples=10, lost=0, step="client_update"):
         StepCall(step, DispatchFacts(client, 1, 1), Held({}), {}, None, -1, 1) for client in range(clients)
     ]
     return Job(1, calls, [Future() for _ in calls], samples, lost)
-
-
-@pytest.fixture
-def loop():
-    made = SimulatedLoop()
-    yield made
-    made.close()
 
 
 class Host:

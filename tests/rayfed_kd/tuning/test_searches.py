@@ -351,13 +351,22 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     write_search_result(found)
     text = (found.folder / "best.yaml").read_text()
     first, second, third, *_ = text.splitlines()
-    told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
-    assert first.startswith(told)
+    assert first.startswith(
+        "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
+    )
     assert second == "# The same value, and not the first to have it: trial 2."
     assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
     best = load_recipe(found.folder / "best.yaml")
     changes = ["local.optimizer.lr=0.1", "local.epochs=2", "method.track_oca=false"]
     assert best.model_dump() == load_recipe(RECIPE, changes).model_dump()
+
+
+def test_own_metric_has_its_own_unit_and_a_trial_without_a_value_is_the_last_that_did_not_fail(found):
+    without, negative = replace(found.rows[4], status="running"), replace(found.rows[0], values=[(1, -0.25)])
+    metric = SearchMetric("official_r2", "oca")
+    header, rows = replace(found, rows=[without, negative], metric=metric).trial_texts()
+    assert [row[0] for row in rows] == ["0", "4"]
+    assert (header[5], rows[0][5], metric.told(-0.25)) == ("best", "-0.2500", "-0.2500")
 
 
 @pytest.mark.pictures
