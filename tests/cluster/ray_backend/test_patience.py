@@ -3,8 +3,6 @@
 import asyncio
 from concurrent.futures import Future
 
-import pytest
-
 from rayfed_kd.cluster.engine.calls import Held, StepCall
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.dispatch.patience import FIRST_S, LEAST_S, LOOK_S, MULTIPLE, Patience

@@ -349,11 +349,9 @@ def test_mixed_and_nested_values_stand_in_the_table_as_json(found, tmp_path):
 
 def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     write_search_result(found)
-    text = (found.folder / "best.yaml").read_text()
-    first, second, third, *_ = text.splitlines()
-    assert first.startswith(
-        "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
-    )
+    first, second, third, *_ = (found.folder / "best.yaml").read_text().splitlines()
+    told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
+    assert first.startswith(told)
     assert second == "# The same value, and not the first to have it: trial 2."
     assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
     best = load_recipe(found.folder / "best.yaml")
