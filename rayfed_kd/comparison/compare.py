@@ -72,6 +72,7 @@ def compare_runs(
     notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
     curves, totals = dict[CurveKey, Curve](), dict[tuple[str, int], RunTotals]()
     for plan in planned:
+        notes += [note for note in read_environment(plan.folder).get("notes", ()) if note not in notes]
         tables = {name: read_table(plan.folder / TABLES, name) for name in TABLES_READ}
         totals[plan.label, plan.seed] = totals_of(tables)
         for (model, metric), curve in curves_of(tables).items():

@@ -94,7 +94,7 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
         files.atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
     def write_environment(path: Path) -> None:
-        inputs = fingerprints(recipe, setting)
+        inputs = {**fingerprints(recipe, setting), "notes": setting.dataset.notes}
         files.write_json(path, {**environment(engine), **inputs, "id": secrets.token_hex(8)})
 
     writers: dict[str, Callable[[Path], None]] = {
@@ -168,7 +168,6 @@ def environment(engine: str) -> dict[str, Any]:
     """
     import torch
 
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "command": sys.argv,
         "engine": engine,
@@ -177,7 +176,7 @@ def environment(engine: str) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.platform(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
-        "gpus": gpus,
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 
@@ -209,7 +208,8 @@ def read_environment(folder: Path) -> dict[str, Any]:
     """
     path = folder / "environment.json"
     content = files.read_json(path)
-    kinds = {"packages": dict, "command": list, "gpus": list, "own_code": dict, "files": dict, "data": dict}
+    kinds: dict[str, type[Any]] = dict.fromkeys(("packages", "own_code", "files", "data"), dict)
+    kinds |= dict.fromkeys(("command", "gpus", "notes"), list)
     for key, kind in kinds.items():
         value = content.get(key, kind())
         if not isinstance(value, kind) or not all(isinstance(name, str) for name in value):

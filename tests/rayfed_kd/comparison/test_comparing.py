@@ -273,7 +273,8 @@ def test_notes_of_the_data_are_told_once_for_all_rows(study, tmp_path):
     told = []
     alone = [*runs[0].overrides, "method={name: lg_fedavg, shared_layers: 0}"]
     runs.append(runs[0].model_copy(update={"label": "Alone", "overrides": alone}))
-    compare(study.model_copy(update={"seeds": [1], "runs": runs}), run=run_locally(told))
+    comparison = compare(study.model_copy(update={"seeds": [1], "runs": runs}), run=run_locally(told))
+    assert comparison.notes.count("the labels are 1, 2 and 3; models number them 0 to 2, in this order") == 1
     assert [line for line in told if "labels are" in line or "shared_layers" in line] == [
         "note: the labels are 1, 2 and 3; models number them 0 to 2, in this order",
         "note: method.shared_layers = 0 of 2 layers: as with the method standalone",
