@@ -44,7 +44,7 @@ class Result:
         """One of the run's tables, as Arrow; `.to_pandas()` of it is a pandas.DataFrame.
 
         Args:
-            name: rounds, metrics, clients, scores, messages or hosts.
+            name: rounds, metrics, clients, scores, messages, privacy or hosts.
 
         Raises:
             RecipeError: there is no such table.

@@ -179,8 +179,8 @@ def fedcg_feature(
     if shape != (16, 5, 5):
         raise RecipeError(
             f"fedcg_feature makes maps of 16x5x5, asked for are {shown_sides(shape)}: "
-            "simple_cnn has such on 32x32 images, lenet5 on 28x28. For other models give a generator of "
-            "your own, method.generator.name=package.module:Object",
+            "simple_cnn has such on 32x32 images, lenet5 on these and on 28x28. For other models give a "
+            "generator of your own, method.generator.name=package.module:Object",
             path=PATH,
         )
     channels = (latent + classes, width, width // 2, width // 4)

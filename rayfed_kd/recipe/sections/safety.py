@@ -42,7 +42,7 @@ class FaultsRecipe(Strict):
 class ResultsRecipe(Strict):
     """Where a run leaves what it found, and who else is told."""
 
-    folder: PathText | None = Field(None, description="the run's own folder; null: runs/NAME-DATE-TIME")
+    folder: PathText | None = Field(None, description="the run's folder; null: runs/METHOD-DATA-DATE-TIME")
     trackers: list[ByName] = Field(
         ["tensorboard"],
         validate_default=True,
