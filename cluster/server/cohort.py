@@ -212,7 +212,7 @@ class EngineCohort:
         if schedule.drops_late:
             self.traffic.dropped += queue.give_up()
         if not replies:
-            raise RunError(f"{error or 'All were too late.'} No reply of round {self._round} is left.")
+            raise RunError(f"{error or 'all were too late'}; no reply of round {self._round} is left")
         self.traffic.staleness += [reply.staleness for reply in replies]
         used: Sequence[ReceivedReply] = replies
         for feature in self._run.features:

@@ -69,7 +69,7 @@ def resume(interruptions: Interruptions, /, folder: str, overrides: tuple[str, .
     """Go on with the run in FOLDER from its last checkpoint.
 
     The result is the same as if the run had never been cut off. rounds=N with a larger N extends the run;
-    keys of placement, checkpoint and faults may change, too.
+    stop and keys of placement (but for its threads), checkpoint, faults and results may change, too.
     """
     from rayfed_kd.experiment.running import resume as resume_run
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rayfed_kd.cluster.ray_backend.machines import Surveyed
 
 # More rounds only add to those that are there, also where `stop` ended them; EXECUTION's sections change no
-# result.
+# result, but for the last bits that `placement.threads` decides.
 CHANGEABLE = ("rounds", "stop", *EXECUTION)
 
 
@@ -100,7 +100,7 @@ def resume(
 
     Args:
         folder: the run's.
-        overrides: of rounds, stop, placement, checkpoint and faults alone.
+        overrides: of rounds, stop, placement (but for its threads), checkpoint, faults and results alone.
         local, address, progress, on_event: as in `run`; a run that began on Ray may go on without it, and the
             other way round.
         tell: called with a line about what is found.
@@ -159,11 +159,14 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
             "the command that started it works again"
         )
     begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
-    before, after = (either.model_dump(exclude={*CHANGEABLE}) for either in (begun, recipe))
+    before, after = (
+        either.model_dump(exclude={*CHANGEABLE}) | {"placement.threads": either.placement.threads}
+        for either in (begun, recipe)
+    )
     if changed := changes(before, after):
-        raise RecipeError(f"{folder}: {changed}. On resuming only {', '.join(CHANGEABLE)} may change")
-    differing = changed_packages(folder)
-    if differing and not anyway:
+        free = f"only {', '.join(CHANGEABLE)} may change, but for placement.threads"
+        raise RecipeError(f"{folder}: {changed}. On resuming {free}")
+    if (differing := changed_packages(folder)) and not anyway:
         raise RecipeError(
             f"{folder} was begun with {'; '.join(differing)}: the bits may differ. "
             "`--anyway` goes on nevertheless"

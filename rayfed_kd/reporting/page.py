@@ -172,14 +172,11 @@ def report_sections(sources: Sources, against: Sequence[str] = ()) -> list[Secti
 
 
 def _title(sources: Sources) -> str:
-    if sources.comparisons:
-        titles = {study_title(text) or path.resolve().name for path, text in sources.comparisons.items()}
-        return ", ".join(sorted(titles))
-    if sources.searches:
-        return ", ".join(search.folder.resolve().name for search in sources.searches)
-    if len(sources.runs) > 3:
+    titles = sorted({study_title(text) or path.resolve().name for path, text in sources.comparisons.items()})
+    titles = titles or [search.folder.resolve().name for search in sources.searches]
+    if not titles and len(sources.runs) > 3:
         return f"{len(sources.runs)} runs"
-    return ", ".join(run.label for run in sources.runs)
+    return ", ".join(titles or [run.label for run in sources.runs])
 
 
 def _templates() -> Environment:

@@ -89,7 +89,7 @@ def privacy_notes(summary: Mapping[str, Any]) -> list[str]:
     return [
         f"privacy: {'; '.join(values)} at delta {spent['delta']:g}, client level ({spent['neighbours']}), "
         f"noise multiplier {spent['noise_multiplier']:g}, noise at the {spent['noise']}, "
-        f"{spent['sampling']}, {spent['releases']} releases, {spent['accountant']}; {NOT_COVERED}"
+        f"{spent['sampling']}, {counted(spent['releases'], 'release')}, {spent['accountant']}; {NOT_COVERED}"
     ]
 
 

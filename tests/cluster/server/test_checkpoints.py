@@ -413,7 +413,8 @@ def test_finished_run_says_so_and_is_extended(tmp_path):
 def test_another_recipe_is_refused_with_the_differences(tmp_path):
     run(tmp_path / "a", "rounds=1")
     with pytest.raises(RecipeError) as caught:
-        rayfed_kd.resume(tmp_path / "a", ["rounds=2", "local.epochs=3"], local=True)
+        rayfed_kd.resume(tmp_path / "a", ["rounds=2", "local.epochs=3", "placement.threads=2"], local=True)
+    assert "placement.threads was 1, is 2" in str(caught.value)  # of which torch's last bits are
     assert "local was {'epochs': 1," in str(caught.value)
     assert "is {'epochs': 3," in str(caught.value)
 

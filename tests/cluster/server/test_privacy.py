@@ -200,7 +200,7 @@ def test_a_run_says_epsilon_on_the_screen_in_tensorboard_and_in_its_report(tmp_p
         "delta 1e-05",
         "replace one client",
         "noise at the client",
-        "2 of 4 clients without replacement",
+        "2 of 4 clients without replacement, 1 release,",
         "dp-accounting",
         "epsilon does not cover what preparing the data computes over all clients' samples",
     ):

@@ -77,9 +77,8 @@ def test_module_that_a_method_imports_counts_as_its_code(mine):
     folder = run("run", mine(), rounds=1).folder
     recipe = mine(helping="SCALE = 2")
     helper = f"helper_{recipe['method']['name'].removeprefix('mine_').removesuffix(':Mine')}.py"
-    with pytest.raises(
-        RecipeError, match=f"was begun with another {helper}, or from here none is found: the bits may differ"
-    ):
+    told = f"was begun with another {helper}, or from here none is found: the bits may differ"
+    with pytest.raises(RecipeError, match=told):
         resumed(folder, rounds=2)
     assert resumed(folder, rounds=2, anyway=True).summary["rounds"] == 2
 
