@@ -12,6 +12,7 @@ from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Study, TargetRun, check_names
 from rayfed_kd.errors import RecipeError, changes, naming, quoted
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
+from rayfed_kd.experiment.resumability import decisive
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
@@ -23,8 +24,8 @@ from rayfed_kd.results.summary import HEADLINES
 # Of points a smaller margin is next to nothing; of fractions, the unit before 0.2, it was usual.
 LEAST_MARGIN = 0.1
 
-# Where and how a run ran does not change its result; the seed has a folder of its own.
-NOT_COMPARED = {"results", "placement", "checkpoint", "seed"}
+# Where and how a run ran does not change its result, threads aside; the seed has a folder of its own.
+FREE = {"results", "placement", "checkpoint", "seed"}
 
 
 def check_studies(studies: Sequence[Study]) -> None:
@@ -58,7 +59,7 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
 
     Raises:
         RecipeError: two rows have the same label, a name refers to no row or to nothing that is printed, a
-            recipe is bad, rows have different data, or a folder holds another finished run.
+            recipe is bad, rows have different data, or a folder holds another run.
     """
     with naming(study.source or None):
         planned, recipes = plan_runs(study), list[Recipe]()
@@ -72,8 +73,8 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
         _check_claimed_models(study, {run.label: read for run, read in zip(planned, recipes, strict=True)})
         _check_same_data(planned, recipes)
         for run, recipe in zip(planned, recipes, strict=True):
-            if run.done:
-                _check_finished_run(run, recipe)
+            if (folder := run.kept_folder) is not None:
+                _check_kept_run(folder, recipe)
     return planned, recipes
 
 
@@ -189,8 +190,8 @@ def _check_published(study: Study) -> None:
         check_names(f"runs: {run.label}: published", names, printed_names)
 
 
-def _check_finished_run(run: PlannedRun, recipe: Recipe) -> None:
-    """Refuse a finished run of another recipe: it would stand in the table under a wrong label."""
-    finished = begun_recipe(run.folder, recipe).model_dump(exclude=NOT_COMPARED)
-    if changed := changes(finished, recipe.model_dump(exclude=NOT_COMPARED)):
-        raise RecipeError(f"{run.folder} holds another run: {changed}. Give another --folder, or remove it")
+def _check_kept_run(folder: Path, recipe: Recipe) -> None:
+    """Refuse a run of another recipe: its table would have a wrong label, or a new run take its place."""
+    begun, now = (decisive(either, FREE) for either in (begun_recipe(folder, recipe), recipe))
+    if changed := changes(begun, now):
+        raise RecipeError(f"{folder} holds another run: {changed}. Give another --folder, or remove it")

@@ -85,17 +85,17 @@ def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> 
 
     Raises: RecipeError
     """
-    done = [run for run in planned if run.done]
+    kept = [(run, folder) for run in planned if (folder := run.kept_folder) is not None]
     # Where no run is to come, the data need not be at hand: finished runs are held against one another.
-    data = content_hashes(load_data(recipes[0])) if 0 < len(done) < len(planned) else {}
-    for run in done:
-        begun = read_environment(run.folder).get("data", {})
+    data = content_hashes(load_data(recipes[0])) if kept and not all(run.done for run in planned) else {}
+    for run, folder in kept:
+        begun = read_environment(folder).get("data", {})
         data = data or begun
         parts = data.keys() - {SCALE} if begun else ()  # rows may scale pixels otherwise
-        changed = changed_inputs(run.folder) + ["other data"] * any(begun.get(p) != data[p] for p in parts)
+        changed = changed_inputs(folder) + ["other data"] * any(begun.get(p) != data[p] for p in parts)
         if changed:
             raise RecipeError(
-                f"{run.name}: {run.folder} was made with {changed[0]}; move or delete the folder "
+                f"{run.name}: {folder} was made with {changed[0]}; move or delete the folder "
                 "to run it anew, give another --folder, or put the file back"
             )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
+from rayfed_kd.experiment.resumability import last_checkpoint
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.results.schemas import UNFINISHED
@@ -48,6 +49,12 @@ class PlannedRun:
     def unfinished_folder(self) -> Path:
         """Where the run lies until it is finished; it is renamed then, so no table shows half a run."""
         return self.folder.with_name(self.folder.name + UNFINISHED)
+
+    @property
+    def kept_folder(self) -> Path | None:
+        """Where the run lies if it is finished, or has a checkpoint from which it goes on."""
+        folder = self.folder if self.done else self.unfinished_folder
+        return folder if self.done or last_checkpoint(folder) is not None else None
 
     @contextmanager
     def naming(self) -> Iterator[None]:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
 from rayfed_kd.comparison.planning import PlannedRun
 from rayfed_kd.errors import RecipeError, RunError
@@ -17,9 +16,8 @@ from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.files import empty_folder, locked_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import override_lines
-from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.console import Work
-from rayfed_kd.results.folder import begun_recipe, changed_inputs, write_recipe
+from rayfed_kd.results.folder import write_recipe
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.telling import Event
 
@@ -117,8 +115,8 @@ def _run_planned(
     started = time.perf_counter()
     place = {"results.folder": run.unfinished_folder, "results.group": run.folder.parent.name}
     recipe = load_recipe(run.source, [*run.overrides, *override_lines(place)])
-    resumed = _is_resumable(run.unfinished_folder, recipe)
-    if not resumed and run.unfinished_folder.exists():  # of another recipe, or cut off before it began
+    resumed = run.kept_folder is not None
+    if not resumed and run.unfinished_folder.exists():  # cut off before its first checkpoint
         with locked_folder(run.unfinished_folder, name, "running"):
             empty_folder(run.unfinished_folder)
     tell(f"{'goes on' if resumed else 'starts'} in {run.unfinished_folder}")
@@ -140,14 +138,6 @@ def _run_planned(
     if not resumed:  # a resumed run's seconds in rounds are of all its parts, its other seconds are not known
         seconds = f"{time.perf_counter() - started:.1f} s in all, {seconds}"
     tell(f"{_last_accuracies(result)}; {seconds}")
-
-
-def _is_resumable(folder: Path, recipe: Recipe) -> bool:
-    """Whether a run of the same recipe and code began in the folder and was cut off."""
-    if not (folder / CONFIG).is_file() or changed_inputs(folder):
-        return False
-    excluded = {"results"}
-    return begun_recipe(folder, recipe).model_dump(exclude=excluded) == recipe.model_dump(exclude=excluded)
 
 
 def _last_accuracies(result: Result) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RecipeError, counted
 from rayfed_kd.experiment.result import Tell, read_summary
 from rayfed_kd.files import read_json, read_parquet
+from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG, UNFINISHED
 from rayfed_kd.results.summary import is_finished
 from rayfed_kd.results.tables import last_round
@@ -48,6 +50,11 @@ def last_checkpoint(folder: Path) -> int | None:
     """The round of a run's newest checkpoint; None if there is none. A checkpoint's note is written last."""
     notes = (folder / "checkpoints").glob("round-*.json")
     return max((int(note.stem.removeprefix("round-")) for note in notes), default=None)
+
+
+def decisive(recipe: Recipe, free: Collection[str]) -> dict[str, Any]:
+    """What a recipe says but for its free keys; `placement.threads` is there, as it decides the last bits."""
+    return recipe.model_dump(exclude={*free}) | {"placement.threads": recipe.placement.threads}
 
 
 def check_unused(folder: Path) -> None:

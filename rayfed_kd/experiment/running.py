@@ -23,6 +23,7 @@ from rayfed_kd.experiment.resumability import (
     RUNS_UNDER_WAY,
     check_resumable,
     check_unused,
+    decisive,
     last_checkpoint,
     way_on,
 )
@@ -159,11 +160,7 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
             "the command that started it works again"
         )
     begun, recipe = load_recipe(config), load_recipe(config, [*overrides, f"results.folder={folder}"])
-    before, after = (
-        either.model_dump(exclude={*CHANGEABLE}) | {"placement.threads": either.placement.threads}
-        for either in (begun, recipe)
-    )
-    if changed := changes(before, after):
+    if changed := changes(decisive(begun, CHANGEABLE), decisive(recipe, CHANGEABLE)):
         free = f"only {', '.join(CHANGEABLE)} may change, but for placement.threads"
         raise RecipeError(f"{folder}: {changed}. On resuming {free}")
     if (differing := changed_packages(folder)) and not anyway:

@@ -125,9 +125,8 @@ def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(ta
     ],
 )
 def test_choice_of_what_is_not_there_is_answered_with_what_is(tables, chosen, message):
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=re.escape(message)):
         select_studies([str(tables)], **chosen)
-    assert message in str(caught.value)
 
 
 def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
@@ -151,9 +150,8 @@ def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
 )
 def test_bad_quick_version_is_refused(tables, changes, message):
     write_yaml(tables, {**yaml.safe_load(tables.read_text()), **changes})
-    with pytest.raises(RecipeError) as caught:
+    with pytest.raises(RecipeError, match=re.escape(message)):
         select_studies([str(tables)], quick=True)
-    assert message in str(caught.value)
 
 
 def test_table_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(tables, tmp_path):
