@@ -121,8 +121,7 @@ class FedKD(Method[Replicated, ClientState]):
         mentee.load(received.vector)
         models = {MENTOR: ctx.model(client.mentor), MENTEE: mentee, MAP: linear_map(client.map)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
-        batches = own_batches(ctx)
-        train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
+        train_phases(models, [Phase(self.loss, optimizers)], own_batches(ctx), ctx)
         sent = to_low_rank(mentee.vector() - received.vector, matrix_places(mentee), message["energy"])
         fields = models[MENTOR].vector(), received, models[MAP].vector().view(client.map.shape)
         return ClientState(*fields), Reply(update=sent.numbers, ranks=sent.ranks, samples=ctx.num_samples)

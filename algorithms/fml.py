@@ -63,8 +63,7 @@ class FML(OwnModels, SharedSmall[Tensor]):
         """Train both models for E epochs; the private one stays, the meme is sent."""
         models = {PRIVATE: ctx.model(client), MEME: ctx.model(message["meme"], MEME)}
         optimizers = [Optimizer(ctx.local.optimizer, model) for model in models.values()]
-        batches = own_batches(ctx)
-        train_phases(models, [Phase(self.loss, optimizers)], batches, ctx)
+        train_phases(models, [Phase(self.loss, optimizers)], own_batches(ctx), ctx)
         return models[PRIVATE].vector(), Reply(meme=models[MEME].vector(), samples=ctx.num_samples)
 
     def loss(self, models: Models, batch: Tensors, extras: Tensors) -> Loss:

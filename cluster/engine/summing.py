@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import StepCall, StepError, StepFacts
 from rayfed_kd.cluster.engine.host import Host
@@ -66,9 +65,5 @@ def _add(call: StepCall, part: str, sums: dict[str, WeightedSum], array: Array, 
             f"{call}: part {part!r} has the shape {list(array.shape)}, others that are summed with it "
             f"{list(total.total.shape)}; expected equal ones, or local.sum_replies=off"
         )
-    total.add(_tensor(array), weight)
-
-
-def _tensor(array: Array) -> Tensor:
     # Only to be copied from: torch would warn of memory that it may not write to.
-    return torch.from_numpy(array if array.flags.writeable else np.array(array))
+    total.add(torch.from_numpy(array if array.flags.writeable else np.array(array)), weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -125,10 +125,8 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
             if waited > NOTICE_S and not shortage:
-                shortage = (
-                    f"there is no room for {_as_text(wanted.requests)}: others use the cluster, "
-                    f"{_free()} are free"
-                )
+                asked = ", ".join(f"{amount:g} {name}" for name, amount in total(wanted.requests).items())
+                shortage = f"there is no room for {asked}: others use the cluster, {_free()} are free"
                 tell(f"waiting up to {ROOM_S / 60:.0f} minutes: {shortage}")
             if waited > ROOM_S:
                 raise RunError(shortage)
@@ -142,10 +140,6 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
 def _free() -> str:
     available = ray.available_resources()  # type: ignore[no-untyped-call]
     return ", ".join(f"{available.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
-
-
-def _as_text(requests: Sequence[Mapping[str, float]]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in total(requests).items())
 
 
 def _actors(group: Any, plan: Plan, folder: str) -> tuple[Any, list[Any]]:

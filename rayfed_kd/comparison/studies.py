@@ -169,10 +169,6 @@ def _row_model(written: Any) -> Any:
     return {"run": written} if isinstance(written, str) else written
 
 
-def _listed(written: Any) -> Any:
-    return [written] if isinstance(written, str) else written
-
-
 def _unchanged(written: Any) -> Any:
     """Tables without changes, where a list has their names."""
     named = isinstance(written, list) and all(isinstance(name, str) for name in written)
@@ -282,7 +278,7 @@ class Study(Closed):
     headline: Metric | None = None
     target: Target = None
     totals: bool = False
-    against: Annotated[list[AxisName], BeforeValidator(_listed)] = []
+    against: Annotated[list[AxisName], BeforeValidator(lambda x: [x] if isinstance(x, str) else x)] = []
     baseline: str | None = None
     baselines: dict[str, str] = {}
     claims: list[Claim] = []

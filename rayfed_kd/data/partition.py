@@ -214,18 +214,17 @@ def _checked(drawn: Any, clients: int, total: int, scheme: str) -> ClientParts:
     parts = drawn if isinstance(drawn, ClientParts) else [np.asarray(part) for part in drawn]
     if len(parts) != clients:
         raise RecipeError(f"partition.name = {scheme!r}: it gave {len(parts)} clients, expected {clients}")
-    typed = isinstance(parts, ClientParts)
-    wrong = () if typed else (k for k, part in enumerate(parts) if len(part) and part.dtype.kind not in "iu")
-    client = next(iter(wrong), None)
+    given = () if isinstance(parts, ClientParts) else enumerate(parts)
+    client = next((k for k, p in given if p.ndim != 1 or (len(p) and p.dtype.kind not in "iu")), None)
     if client is None:
         pooled = ClientParts.of(parts).ascending()
         outside = pooled.owners[(pooled.indices < 0) | (pooled.indices >= total)]
         client = int(outside[0]) if len(outside) else None
     if client is not None:
-        part = np.sort(parts[client])
+        part, shape = np.sort(parts[client], axis=None), list(parts[client].shape)
         raise RecipeError(
-            f"partition.name = {scheme!r}: client {client} has {part[0]} to {part[-1]} ({part.dtype}), "
-            f"expected sample indices from 0 to {total - 1}"
+            f"partition.name = {scheme!r}: client {client} has {part[0]} to {part[-1]} ({part.dtype} {shape})"
+            f", expected sample indices from 0 to {total - 1}"
         )
     uses = np.bincount(pooled.indices, minlength=total)
     if uses.max() > 1:

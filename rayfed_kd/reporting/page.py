@@ -188,11 +188,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"slug": _slug, "markdown": escaped}
+    environment.filters |= {
+        "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
+        "markdown": escaped,
+    }
     # Runs' pictures of images, whose colours a dark page must not invert.
     environment.tests["photo"] = lambda title: title.startswith(("samples-", "class_means-"))
     return environment
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

@@ -55,7 +55,8 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
 
     Raises: RecipeError if it cannot be made, DataError if its file does not fit.
     """
-    labels, section = np.asarray(dataset.train.labels, dtype=np.int64), recipe.partition
+    labels, section = np.asarray(dataset.train.labels, dtype=np.int64).view(), recipe.partition
+    labels.setflags(write=False)  # what a scheme of somebody's own changes would reach no client's training
     known = hashlib.blake2b(labels.tobytes(), digest_size=8).hexdigest()  # tells orders of the samples apart
     if section.file is not None:
         partition = Partition.load(Path(section.file), len(labels))
@@ -117,13 +118,21 @@ def _check_public_count(section: PartitionRecipe, count: int, total: int) -> Non
 
 def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
     section = recipe.partition
-    drawn = make_partition(
-        pool,
-        section.clients,
-        section.name,
-        section.options,
-        numpy_stream(recipe.seed, "partition"),
-        test=section.test,
-        test_fraction=section.test_fraction,
+    drawn, *again = (
+        make_partition(
+            pool,
+            section.clients,
+            section.name,
+            section.options,
+            numpy_stream(recipe.seed, "partition"),
+            test=section.test,
+            test_fraction=section.test_fraction,
+        )
+        for _ in range(1 if section.name in SCHEMES else 2)  # ours repeat
     )
+    if any(drawn.train != other.train for other in again):
+        raise RecipeError(
+            f"partition.name = {section.name!r}: it gave other parts the second time; expected draws from "
+            "its `stream` alone, so that the seed decides the parts"
+        )
     return replace(drawn, origin={**drawn.origin, "labels": labels})

@@ -98,15 +98,15 @@ def check_metrics(recipe: Recipe, classes: int) -> None:
     for scorer in make_metrics(recipe):
         tried = f"{scorer.path}: {scorer.name}, tried on {len(labels)} made-up samples of {classes} classes"
         try:
-            value = scorer.value(logits, labels)
+            value, again = (scorer.value(logits, labels) for _ in range(2))
         except RecipeError:
             raise
         except RunError as error:
             raise RecipeError(f"{tried}, {error}") from None
         except Exception as error:
             raise RecipeError(f"{tried}: {blame(error)}") from error
-        if not math.isfinite(value):
-            raise RecipeError(f"{tried}, gives {value}; expected a finite number")
+        if not math.isfinite(value) or value != again:
+            raise RecipeError(f"{tried}, gives {value}, then {again}; expected one finite number, not drawn")
 
 
 def metric_rows(

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from rayfed_kd.cluster.engine.calls import StepCall, StepResult
+from rayfed_kd.cluster.engine.calls import StepCall, StepFacts, StepResult
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.errors import RunError
@@ -34,7 +34,7 @@ from rayfed_kd.testing.runs import (
     compare_outcomes,
     run_outcome,
 )
-from rayfed_kd.testing.watching import WatchedMethod, content, global_generators, own_attributes
+from rayfed_kd.testing.watching import DRAWN, WatchedMethod, content, global_generators, own_attributes
 
 SMALL: Mapping[str, Any] = {
     "model": {"name": "lenet5"},
@@ -112,7 +112,7 @@ def _check_in_process(setting: Setting, folder: Path) -> None:
     generators, attributes = global_generators(), own_attributes(method)
     expected = run_outcome(watched, engine, keeper)
     if global_generators() != generators:
-        raise ContractError("global random", "the server's part", "a global generator was drawn from or set")
+        raise ContractError("global random", "the server's part", DRAWN)
     changed = sorted(name for name, value in own_attributes(method).items() if attributes.get(name) != value)
     if changed:
         raise ContractError("frozen", "the run", f"it sets {', '.join(changed)}")
@@ -159,10 +159,8 @@ def _check_replayed(watched: Setting, where: str, call: StepCall, result: StepRe
         np.random.seed(seed)
         random.seed(seed)
         facts, parts, state = Host(watched, keep_states=0).step(call)
-        replays.append(_contents(facts.metadata, facts.logged, parts, state.resolve()))
-    recorded = _contents(
-        result.facts.metadata, result.facts.logged, result.parts.resolve(), result.state.resolve()
-    )
+        replays.append(_contents(facts, parts, state.resolve()))
+    recorded = _contents(result.facts, result.parts.resolve(), result.state.resolve())
     for name in recorded:
         if replays[0][name] != replays[1][name]:
             raise ContractError("replay", where, f"the second time its {name} is another")
@@ -170,9 +168,9 @@ def _check_replayed(watched: Setting, where: str, call: StepCall, result: StepRe
             raise ContractError("complete state", where, f"where the state is fetched, its {name} is another")
 
 
-def _contents(metadata: Any, logged: Any, parts: Any, state: Any) -> dict[str, Any]:
-    reply = content(dict(parts)), dict(metadata)
-    return {"reply": reply, "log": dict(logged), "state": content(state["state"])}
+def _contents(facts: StepFacts, parts: Any, state: Any) -> dict[str, Any]:
+    reply = content(dict(parts)), dict(facts.metadata)
+    return {"reply": reply, "log": dict(facts.logged), "state": content(state["state"])}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +20,12 @@ from rayfed_kd.protocol import ClientContext, Message, Method, Reply, ServerCont
 from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.testing.rules import ContractError
 
+DRAWN = "a global generator was drawn from or set"
+
 
 def global_generators() -> tuple[bytes, Any, Any]:
     """The states of the global generators of torch (CPU), NumPy and Python, in a comparable form."""
-    state = np.random.get_state(legacy=False)
-    key, place = state["state"]["key"].tobytes(), state["state"]["pos"]
-    numpy_state = (key, place, state["has_gauss"], state["gauss"])
-    return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
+    return torch.get_rng_state().numpy().tobytes(), pickle.dumps(np.random.get_state()), random.getstate()
 
 
 class OwnDraws:
@@ -119,7 +119,7 @@ class WatchedMethod:
         if package_content(message) != sent:
             raise ContractError("message", where, "the message that it was given has changed")
         if draws.found():
-            raise ContractError("global random", where, "a global generator was drawn from or set")
+            raise ContractError("global random", where, DRAWN)
         is_step = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Reply)
         if is_step or called.__name__ == "init_client":
             new = result[0] if is_step else result
@@ -130,12 +130,15 @@ class WatchedMethod:
         return result
 
     def _round(self, called: MethodType, server: Any, cohort: Any, ctx: ServerContext) -> Any:
-        before = content(server)
-        new = called(server, cohort, ctx)
+        before, draws = content(server), OwnDraws()
+        with draws.watching():
+            new = called(server, cohort, ctx)
         if content(server) != before:
             raise ContractError(
                 "server state", f"round {ctx.round}", "the state that it was given has changed"
             )
+        if draws.found():
+            raise ContractError("global random", "the server's part", DRAWN)
         return new
 
 

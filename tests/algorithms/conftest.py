@@ -4,20 +4,11 @@ import copy
 
 import pytest
 from runs import reply_of, run_in_process, simulation_of, states_of
+from small_recipes import FIVE_CLIENTS as SMALL
 
 from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.protocol import ClientContext, ClientData, DispatchFacts, Replies, ServerContext
-
-SMALL = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
-    "local": {"epochs": 2, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
-    "rounds": 3,
-    "sampling": {"fraction": 0.6},
-    "evaluation": {"samples": False, "every": 3},
-}
+from rayfed_kd.protocol import ClientContext, ClientData, Context, DispatchFacts, Replies, ServerContext
 
 
 class Bench:
@@ -118,6 +109,14 @@ def client_states():
         return list(states_of(simulation).values())
 
     return states
+
+
+@pytest.fixture
+def lent(monkeypatch):
+    """What `frozen_model` lends from now on."""
+    lent, lend = [], Context.frozen_model
+    monkeypatch.setattr(Context, "frozen_model", lambda *given: lent.append(lend(*given)) or lent[-1])
+    return lent
 
 
 @pytest.fixture

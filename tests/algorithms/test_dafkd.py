@@ -7,6 +7,7 @@ import pytest
 import torch
 from contexts import running_statistics, server_context
 from runs import run_in_process, simulation_of
+from small_recipes import FIVE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.algorithms.dafkd.adversarial import slope_penalty
@@ -19,17 +20,15 @@ from rayfed_kd.toolbox import optimizers
 from rayfed_kd.toolbox.losses import adversarial_loss, target_divergence
 
 SMALL = {
+    **FIVE_CLIENTS,
     "method": {"name": "dafkd", "generator": {"width": 4, "latent": 6}, "distill_batches": 3},
     "model": {"name": "bottleneck_resnet", "width": 2},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
     "local": {
         "epochs": 1,
         "batch_size": 16,
         "optimizer": {"name": "adam", "lr": 0.002, "weight_decay": 0.001},
     },
     "rounds": 2,
-    "sampling": {"fraction": 0.6},
     "evaluation": {"samples": False, "every": 2},
 }
 

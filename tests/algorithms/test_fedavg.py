@@ -4,19 +4,18 @@ import numpy as np
 import pytest
 import torch
 from runs import reply_of
+from small_recipes import FIVE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.algorithms.fedavg import FedAvg, Options, ServerState
 from rayfed_kd.protocol import Replies
 
 SMALL = {
+    **FIVE_CLIENTS,
     "method": {"name": "fedavg"},
     "model": {"name": "mlp", "hidden": 8},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
     "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1}},
     "rounds": 2,
-    "sampling": {"fraction": 0.6},
     "evaluation": {"samples": False},
 }
 

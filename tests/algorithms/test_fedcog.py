@@ -9,7 +9,6 @@ from contexts import running_statistics
 
 from rayfed_kd.algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.protocol import Context
 from rayfed_kd.toolbox.losses import cross_entropy
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
@@ -114,16 +113,12 @@ def test_disagreement_drives_the_images_to_where_both_models_differ(bench):
     assert apart[1] > 2 * apart[0]
 
 
-def test_frozen_models_are_in_eval_mode(bench, monkeypatch):
+def test_frozen_models_are_in_eval_mode(bench, lent):
     """Batch statistics would make a prediction depend on the other images, and move the running ones."""
     table = bench(METHOD, "model={name: bottleneck_resnet, width: 2}", "local.epochs=1")
     server = table.method.init_server(table.server())
     table.exchange(server, [0])
-    lent = []
-    original = Context.frozen_model
-    monkeypatch.setattr(
-        Context, "frozen_model", lambda self, *what: lent.append(original(self, *what)) or lent[-1]
-    )
+    lent.clear()
     kept = table.states[0]
     table.exchange(server, [0], 2)
     assert len(lent) == 2

@@ -8,7 +8,6 @@ from rayfed_kd.algorithms.fedgen import FedGen, Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.vectors import weighted_mean
-from rayfed_kd.protocol import Context
 
 GENERATOR = {"hidden": 16, "latent": 4, "steps": 3, "batch_size": 8}
 METHOD = {"name": "fedgen", "generator": GENERATOR}
@@ -159,15 +158,10 @@ def test_rate_of_the_generator_shrinks_by_its_factor_an_update(bench):
     assert moved[1] == pytest.approx(3e-4 * 0.98**20, rel=1e-2)
 
 
-def test_clients_leave_the_generator_as_it_is_also_with_batch_norm(bench, monkeypatch):
+def test_clients_leave_the_generator_as_it_is_also_with_batch_norm(bench, lent):
     """At a client it is frozen and in eval mode: a batch's statistics would move its buffers."""
     table = bench({**METHOD, "generator": {**GENERATOR, "norm": "batch"}}, "local.epochs=1")
     server = table.method.init_server(table.server())
-    lent = []
-    original = Context.frozen_model
-    monkeypatch.setattr(
-        Context, "frozen_model", lambda self, *what: lent.append(original(self, *what)) or lent[-1]
-    )
     table.exchange(type(server)(server.weights, server.generator, {}, 1), [0])
     assert len(lent) == 1
     assert lent[0].num_buffers > 0

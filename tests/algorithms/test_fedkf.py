@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from runs import reply_of, run_in_process, run_setting
+from small_recipes import FIVE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.algorithms.fedkf import FedKF, Options, ServerState, equal_steps
@@ -14,14 +15,10 @@ from rayfed_kd.protocol import Replies
 from rayfed_kd.toolbox.slots import Slots
 
 SMALL = {
+    **FIVE_CLIENTS,
     "method": {"name": "fedkf", "generator": {"name": "dafl_image", "width": 4, "latent": 8}},
-    "model": {"name": "lenet5"},
-    "data": {"name": "digits", "fraction": 0.2},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
     "local": {"epochs": 2, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05}},
-    "rounds": 3,
     "sampling": {"fraction": 0.4},
-    "evaluation": {"samples": False, "every": 3},
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of
+from small_recipes import FIVE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.algorithms.kdia.kdia import KDIA, Options, known_frequencies
@@ -19,14 +20,12 @@ from rayfed_kd.toolbox.distillation import train_generator_on_labels
 from rayfed_kd.toolbox.slots import Slots
 
 SMALL = {
+    **FIVE_CLIENTS,
     "method": {"name": "kdia", "generator": {"width": 8, "epochs": 1, "batches": 3, "batch_size": 8}},
     "model": {"name": "simple_cnn"},
     "data": {"name": "synthetic", "samples": 120, "classes": 4, "shape": [3, 32, 32]},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
     "local": {"epochs": 2, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9}},
-    "rounds": 3,
     "sampling": {"fraction": 0.4},
-    "evaluation": {"samples": False, "every": 3},
 }
 NOTHING_TAUGHT = ("method.lambda_kd=0", "method.lambda_gen=0")
 

@@ -75,6 +75,11 @@ class DrawsAtServer(Keeping):
         return super().absorb(server, replies, ctx) + random.random()
 
 
+class DrawsFromTorchAtServer(Keeping):
+    def dispatch(self, server, ctx):
+        return Message(student=server + torch.rand(1))
+
+
 class SendsUndeclared(Keeping):
     def client_update(self, client, message, ctx):
         return self.next_state(client, ctx), self.reply(message, ctx, extra=torch.zeros(1))

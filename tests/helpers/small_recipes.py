@@ -23,6 +23,27 @@ THREE_CLIENTS = {
     "sampling": {"fraction": 1.0},
     "rounds": 2,
 }
+TWO_LENETS = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "synthetic", "samples": 120, "classes": 3, "shape": [1, 16, 16]},
+    "partition": {"name": "iid", "clients": 2},
+    "sampling": {"fraction": 1.0},
+    "rounds": 2,
+}
+THREE_MLPS = {
+    **THREE_CLIENTS,
+    "model": {"name": "mlp", "hidden": 6},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3},
+}
+FIVE_CLIENTS = {
+    "model": {"name": "lenet5"},
+    "data": {"name": "digits", "fraction": 0.2},
+    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5},
+    "local": {"epochs": 2, "batch_size": 32, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
+    "rounds": 3,
+    "sampling": {"fraction": 0.6},
+    "evaluation": {"samples": False, "every": 3},
+}
 SIX_CLIENTS = {
     "model": {"name": "mlp", "hidden": 16},
     "data": {"name": "digits", "fraction": 0.2},

@@ -83,7 +83,7 @@ class Chain:
             if residual is not None and residual.shape == array.shape:
                 array = array + residual
             try:
-                coded = stage.codec.encode(array, facts)
+                coded = stage.codec.encode(_read_only(array), facts)
             except CodecError as error:
                 raise CodecError(f"{stage.name}: {error}") from None
             steps.append((facts, array, coded))
@@ -109,7 +109,7 @@ class Chain:
         """
         residuals, dampings = dict[str, Array](), dict[str, Array]()
         first = next((place for place, stage in enumerate(self.stages) if stage.feedback), len(steps))
-        array = steps[-1][2].array
+        array = _read_only(steps[-1][2].array)
         for place in range(len(steps) - 1, first - 1, -1):
             facts, before, coded = steps[place]
             array = self.stages[place].codec.decode(Coded(array, coded.side), facts)
@@ -123,6 +123,7 @@ class Chain:
 
     def decode(self, wire: Arrays, part: TravellingPart) -> Array:
         """The array again."""
+        wire = {key: _read_only(sent) for key, sent in wire.items()}
         array, layout = wire["array"], part.layout
         steps = list[tuple[Codec, TravellingPart, Arrays, Array | None]]()
         for place, stage in enumerate(self.stages[: self._used(wire)]):
@@ -170,6 +171,11 @@ class Chain:
         return replace(
             part, shape=shape, layout=layout, received=received, memory=memory, stream=(seed, (*path, place))
         )
+
+
+def _read_only(array: Array) -> Array:
+    """The same numbers for a codec, which may not change them: they are also the server's, or another's."""
+    return np.broadcast_to(array, np.shape(array))  # numpy's read-only view
 
 
 def _sizes(array: Array, layout: Layout | None) -> Array:

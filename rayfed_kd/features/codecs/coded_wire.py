@@ -141,7 +141,7 @@ class CodedWire(Wire):
         before = self._received(name, chain, received, shape)
         part, exact = self._part(name, chain, shape)
         if exact is None:
-            array = chain.decode(wire, replace(part, received=before))
+            array = np.array(chain.decode(wire, replace(part, received=before)))  # it may be what was sent
             # What is decoded of a model may have come out with running variances below zero.
             for place in () if "change" in wire else self._variances(array, chain):
                 array[place] = np.maximum(array[place], 0)

@@ -150,7 +150,7 @@ def _try_chain(wire: CodedWire, part: str, kind: str, path: str) -> None:
         return array / 2
 
     with blaming(path):
-        encoded = wire.encoded({part: array}, Sending(("trial",), received))
+        encoded, again = (wire.encoded({part: array}, Sending(("trial",), received)) for _ in range(2))
         if encoded.refused:
             raise RecipeError(f"{path}: tried on an array, {encoded.refused[0]}")
         decoded = wire.decoded(encoded.wire, received)[part]
@@ -158,6 +158,12 @@ def _try_chain(wire: CodedWire, part: str, kind: str, path: str) -> None:
         raise RecipeError(
             f"{path}: decode gave {decoded.dtype} {list(decoded.shape)}; expected what encode got, "
             f"{array.dtype} {list(array.shape)}"
+        )
+    first, second = ([array.tobytes() for array in sent.wire.values()] for sent in (encoded, again))
+    if first != second:
+        raise RecipeError(
+            f"{path}: encode gave other numbers the second time; expected draws from part.random() "
+            "alone, and a codec that holds nothing but its options"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,13 +25,25 @@ class _Sparse(Codec):
     def refuses(self, kind: Kind) -> str | None:
         return None if kind in VECTORS else f"{kind} that are left out would come out as 0"
 
-    def _count(self, size: int) -> int:
-        return max(1, round(self.share * size))
+    def encode(self, array: Array, part: TravellingPart) -> Coded:
+        numbers = floats(array).ravel()
+        count = max(1, round(self.share * numbers.size))
+        return Coded(numbers) if count == numbers.size else self._chosen(numbers, count, part)
 
-    def _filled(self, values: Array, places: Places, part: TravellingPart) -> Array:
-        array = np.zeros(part.size, values.dtype)
-        array[places] = values
+    def decode(self, coded: Coded, part: TravellingPart) -> Array:
+        if not coded.side:
+            return coded.array.reshape(part.shape)
+        array = np.zeros(part.size, coded.array.dtype)
+        array[self._read(coded.side, part.size, coded.array.size)] = coded.array
         return array.reshape(part.shape)
+
+    def _chosen(self, numbers: Array, count: int, part: TravellingPart) -> Coded:
+        """`count` of the numbers, fewer than all, and what says where they lie."""
+        raise NotImplementedError
+
+    def _read(self, side: Mapping[str, Array], size: int, count: int) -> Places:
+        """Where they lie."""
+        raise NotImplementedError
 
 
 class TopK(_Sparse):
@@ -43,22 +56,12 @@ class TopK(_Sparse):
     def __init__(self, *, share: Share) -> None:
         self.share = share
 
-    def encode(self, array: Array, part: TravellingPart) -> Coded:
-        numbers = floats(array).ravel()
-        count = self._count(numbers.size)
-        if count == numbers.size:
-            return Coded(numbers)
+    def _chosen(self, numbers: Array, count: int, part: TravellingPart) -> Coded:
         sizes = np.abs(numbers)
         least = np.partition(sizes, numbers.size - count)[numbers.size - count]
         larger, equal = np.flatnonzero(sizes > least), np.flatnonzero(sizes == least)
         places = np.sort(np.concatenate([larger, equal[: count - larger.size]]))
         return Coded(numbers[places], {"places": self._packed(places, numbers.size)})
-
-    def decode(self, coded: Coded, part: TravellingPart) -> Array:
-        if "places" not in coded.side:
-            return coded.array.reshape(part.shape)
-        places = self._unpacked(coded.side["places"], part.size, coded.array.size)
-        return self._filled(coded.array, places, part)
 
     def _packed(self, places: Places, size: int) -> Array:
         bits = _bits(size)
@@ -68,8 +71,8 @@ class TopK(_Sparse):
         chosen[places] = True
         return np.packbits(chosen)
 
-    def _unpacked(self, packed: Array, size: int, count: int) -> Places:
-        bits = _bits(size)
+    def _read(self, side: Mapping[str, Array], size: int, count: int) -> Places:
+        packed, bits = side["places"], _bits(size)
         if count * bits <= size:
             return unpack_bits(packed, count, bits).astype(np.int64)
         return np.flatnonzero(np.unpackbits(packed, count=size))
@@ -90,23 +93,13 @@ class RandomK(_Sparse):
     ) -> None:
         self.share, self.unbiased = share, unbiased
 
-    def encode(self, array: Array, part: TravellingPart) -> Coded:
-        numbers = floats(array).ravel()
-        count = self._count(numbers.size)
-        if count == numbers.size:
-            return Coded(numbers)
-        seed = part.random().integers(2**63, dtype=np.uint64)
-        values = numbers[self._places(seed, numbers.size, count)]
+    def _chosen(self, numbers: Array, count: int, part: TravellingPart) -> Coded:
+        side = {"seed": part.random().integers(2**63, size=1, dtype=np.uint64)}
+        values = numbers[self._read(side, numbers.size, count)]
         if self.unbiased:
             values = values * np.float32(numbers.size / count)
-        return Coded(values, {"seed": np.array([seed])})
+        return Coded(values, side)
 
-    def decode(self, coded: Coded, part: TravellingPart) -> Array:
-        if "seed" not in coded.side:
-            return coded.array.reshape(part.shape)
-        places = self._places(coded.side["seed"][0], part.size, coded.array.size)
-        return self._filled(coded.array, places, part)
-
-    def _places(self, seed: np.uint64, size: int, count: int) -> Places:
-        stream = np.random.Generator(np.random.PCG64(int(seed)))
+    def _read(self, side: Mapping[str, Array], size: int, count: int) -> Places:
+        stream = np.random.Generator(np.random.PCG64(int(side["seed"][0])))
         return np.sort(stream.choice(size, count, replace=False, shuffle=False))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from contexts import client_context
 from runs import run_in_process
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import TWO_LENETS, assert_same_run, small_recipe
 
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
@@ -13,14 +13,7 @@ from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.toolbox.local_training import label_options
 
-RECIPE = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "synthetic", "samples": 120, "classes": 3, "shape": [1, 16, 16]},
-    "partition": {"name": "iid", "clients": 2},
-    "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.05}},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
-}
+RECIPE = {**TWO_LENETS, "local": {"epochs": 1, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.05}}}
 TAKE = [name for name, location in METHODS.items() if load_object(location, "").label_options]
 OTHERS = ["ccvr", "datafree", "fedgkt", "fedict", "fedpft", "qffl"]
 

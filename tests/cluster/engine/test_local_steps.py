@@ -2,7 +2,7 @@
 
 import pytest
 from runs import run_in_process
-from small_recipes import assert_same_run, small_recipe
+from small_recipes import TWO_LENETS, assert_same_run, small_recipe
 
 from rayfed_kd.algorithms import METHODS
 from rayfed_kd.errors import RecipeError
@@ -23,14 +23,7 @@ DIVIDE = {
 ALWAYS = ("fedgen", "fedd2s", "fedrep", "fedrep_plus")
 # Passes over fewer samples than the client has, as some are held out; no local training at all.
 OTHERS = ("fedl2g", "fens", "fedpft")
-RECIPE = {
-    "model": {"name": "lenet5"},
-    "data": {"name": "synthetic", "samples": 120, "classes": 3, "shape": [1, 16, 16]},
-    "partition": {"name": "iid", "clients": 2},
-    "local": {"batch_size": 8, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}},
-    "sampling": {"fraction": 1.0},
-    "rounds": 2,
-}
+RECIPE = {**TWO_LENETS, "local": {"batch_size": 8, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.5}}}
 
 
 def recipe_of(method, **local):

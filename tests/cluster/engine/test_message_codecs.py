@@ -58,6 +58,21 @@ class Flat(Codec):
         return coded.array.ravel().astype(np.float64)
 
 
+class Noisy(Codec):
+    def encode(self, array, part):
+        return Coded(array + np.random.default_rng().standard_normal(array.shape, np.float32))
+
+
+class Doubling(Codec):
+    def encode(self, array, part):
+        return Coded(np.multiply(array, 2, out=array))
+
+
+class Halving(Codec):
+    def decode(self, coded, part):
+        return np.divide(coded.array, 2, out=coded.array)
+
+
 class Unready(Codec):
     def encode(self, array, part):
         raise LookupError("no table")
@@ -257,6 +272,9 @@ FAULTS = {
         r"codec\.up\.weights: .*sign: it takes float32 numbers, got uint16"
     ),
     "up: {weights: 'own_codecs:Flat'}": r"codec\.up\.weights: decode gave float64 .*expected .*float32",
+    "up: {weights: 'own_codecs:Noisy'}": r"codec\.up\.weights: encode gave other numbers the",
+    "down: {weights: 'own_codecs:Doubling'}": r"codec\.down\.weights failed: ValueError: .* is read-only",
+    "down: {weights: 'own_codecs:Halving'}": r"codec\.down\.weights failed: ValueError: .* is read-only",
     "up: {weights: 'own_codecs:Unready'}": r"codec\.up\.weights failed: LookupError: no table",
     "name: zstd": r"codec\.name is no key of codec",
     "buffers: none": r"codec\.buffers = 'none': expected 'exact' or 'coded'",

@@ -31,22 +31,6 @@ def lists(parts):
     return [part.tolist() for part in parts]
 
 
-def twice(pool, clients, rng):
-    return [np.array([0, 1]), np.array([1, 2])]
-
-
-def too_few(pool, clients, rng):
-    return [np.arange(3)]
-
-
-def beyond(pool, clients, rng):
-    return [np.array([0]), np.array([3, 30])]
-
-
-def plain_lists(pool, clients, rng):
-    return [[2, 0], []]
-
-
 def test_local_split_keeps_a_fifth_for_the_test():
     partition = make_partition(pool_of(100), 4, "iid", {}, stream())
     assert [len(part) for part in partition.test] == [5, 5, 5, 5]
@@ -66,22 +50,23 @@ def test_counts_are_of_both_parts_by_class():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "message"),
+    ("parts", "message"),
     [
-        (twice, "sample 1 is given 2 times, expected once"),
-        (too_few, "it gave 1 clients, expected 2"),
-        (beyond, "client 1 has 3 to 30 (int64), expected sample indices from 0 to 4"),
+        ([[0, 1], [1, 2]], "sample 1 is given 2 times, expected once"),
+        ([[0, 1, 2]], "it gave 1 clients, expected 2"),
+        ([[[0, 1]], [[2, 3]]], "client 0 has 0 to 1 (int64 [1, 2]), expected sample indices from 0 to 4"),
+        ([[0], [3, 30]], "client 1 has 3 to 30 (int64 [2]), expected sample indices from 0 to 4"),
     ],
 )
-def test_own_scheme_that_is_wrong_is_told(monkeypatch, scheme, message):
-    monkeypatch.setattr(SCHEMES, "find", lambda *_: scheme)
+def test_own_scheme_that_is_wrong_is_told(monkeypatch, parts, message):
+    monkeypatch.setattr(SCHEMES, "find", lambda *_: lambda *given: parts)
     with pytest.raises(RecipeError) as told:
         make_partition(pool_of(5), 2, "mine:scheme", {}, stream())
     assert str(told.value) == f"partition.name = 'mine:scheme': {message}"
 
 
 def test_own_scheme_may_give_lists_in_any_order(monkeypatch):
-    monkeypatch.setattr(SCHEMES, "find", lambda *_: plain_lists)
+    monkeypatch.setattr(SCHEMES, "find", lambda *_: lambda *given: [[2, 0], []])
     partition = make_partition(pool_of(5), 2, "mine:scheme", {}, stream(), test="official")
     assert (lists(partition.train), partition.train[1].dtype) == ([[0, 2], []], np.int64)
 

@@ -9,17 +9,12 @@ import torch
 from command_line import run_command
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from small_recipes import THREE_CLIENTS
+from small_recipes import THREE_MLPS
 
 import rayfed_kd
 from rayfed_kd.errors import DataError, RecipeError
 
-RECIPE = {
-    **THREE_CLIENTS,
-    "model": {"name": "mlp", "hidden": 6},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3},
-    "rounds": 1,
-}
+RECIPE = {**THREE_MLPS, "rounds": 1}
 OWN = """
 from torch import nn
 import rayfed_kd

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_recipes import THREE_CLIENTS
+from small_recipes import THREE_MLPS
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError
@@ -17,17 +17,11 @@ from rayfed_kd.experiment.result import Result
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import read_table
 
-RECIPE = {
-    **THREE_CLIENTS,
-    "model": {"name": "mlp", "hidden": 6},
-    "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 3},
-}
-
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     folder = tmp_path_factory.mktemp("result") / "run"
-    return rayfed_kd.run(RECIPE, {"results.folder": folder, "local.epochs": 2}, local=True, rounds=2)
+    return rayfed_kd.run(THREE_MLPS, {"results.folder": folder, "local.epochs": 2}, local=True, rounds=2)
 
 
 def test_overrides_of_every_form_reach_the_run(result):
@@ -38,7 +32,7 @@ def test_overrides_of_every_form_reach_the_run(result):
 
 def test_recipes_section_local_is_not_taken_for_the_engine(tmp_path):
     with pytest.raises(RecipeError, match=r"local = \{'epochs': 1\}: expected True or False.*'local.epochs'"):
-        rayfed_kd.run(RECIPE, local={"epochs": 1})
+        rayfed_kd.run(THREE_MLPS, local={"epochs": 1})
 
 
 def test_printed_result_is_its_summary(result):
@@ -130,8 +124,8 @@ def test_line_is_shown_in_a_notebook_alone(monkeypatch, capsys):
 
 
 def test_partition_is_drawn_without_a_run(tmp_path):
-    drawn = rayfed_kd.partition(RECIPE, {"partition.alpha": 0.1}, seed=3)
-    setting = rayfed_kd.prepare(RECIPE, ["partition.alpha=0.1", "seed=3"]).setting
+    drawn = rayfed_kd.partition(THREE_MLPS, {"partition.alpha": 0.1}, seed=3)
+    setting = rayfed_kd.prepare(THREE_MLPS, ["partition.alpha=0.1", "seed=3"]).setting
     assert all(map(np.array_equal, drawn.partition.train, setting.partition.train))
     test_parts = [len(part) for part in setting.partition.test]
     assert drawn.counts.sum(axis=1).tolist() == (setting.partition.sizes + test_parts).tolist()
@@ -139,7 +133,7 @@ def test_partition_is_drawn_without_a_run(tmp_path):
     assert drawn.plot().axes[0].get_title() == "dirichlet (alpha 0.1)"
     paths = drawn.save(tmp_path / "out")
     changes = {"partition.alpha": 0.1, "partition.file": paths[-1]}
-    facts = describe_run(rayfed_kd.prepare(RECIPE, changes), "", "")
+    facts = describe_run(rayfed_kd.prepare(THREE_MLPS, changes), "", "")
     assert facts["clients"] == f"3, 3 a round; from {paths[-1]}"
-    again = rayfed_kd.partition(RECIPE, changes, seed=4)
+    again = rayfed_kd.partition(THREE_MLPS, changes, seed=4)
     assert all(map(np.array_equal, drawn.partition.train, again.partition.train))

@@ -19,19 +19,10 @@ import torch
 from rayfed_kd import metric
 
 
-@metric
-def many(logits, labels):
-    return logits[0]
-
-
-@metric
-def nothing(logits, labels):
-    return None
-
-
-@metric
-def undefined(logits, labels):
-    return torch.tensor(0.0) / 0
+many = metric(lambda logits, labels: logits[0])
+nothing = metric(lambda logits, labels: None)
+undefined = metric(lambda logits, labels: torch.tensor(0.0) / 0)
+resampled = metric(lambda logits, labels: labels[torch.randint(len(labels), labels.shape)].double().mean())
 
 
 @metric
@@ -134,8 +125,9 @@ def own(own_module):
         (["makro_f1"], r"metrics\.0\.name: 'makro_f1' is not known. Did you mean macro_f1\?"),
         (["own_metrics:many"], r"own_metrics:many, tried on 60 made-up .*gives a tensor of shape \[3\]; exp"),
         (["own_metrics:nothing"], "gives None; expected a number"),
-        (["own_metrics:undefined"], "gives nan; expected a finite number"),
-        (["own_metrics:broken"], r"IndexError: list index out of range \(.*own_metrics.py, line 23\)"),
+        (["own_metrics:undefined"], "gives nan, then nan; expected one finite number"),
+        (["own_metrics:resampled"], r"gives [\d.]+, then [\d.]+; expected one finite number, not drawn"),
+        (["own_metrics:broken"], r"IndexError: list index out of range \(.*own_metrics.py, line 14\)"),
         (["own_metrics:clashing"], "own_metrics:clashing has an option label, which is the recipe's own"),
         (["own_metrics:unmarked"], "own_metrics:unmarked is not a function marked @rayfed_kd.metric"),
         (["shutil:rmtree"], "shutil:rmtree is not a function marked @rayfed_kd.metric, and was not called"),

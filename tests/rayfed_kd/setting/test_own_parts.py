@@ -44,6 +44,16 @@ def halves(pool, clients, stream, *, first: float = 0.5):
     return [np.arange(cut), np.arange(cut, len(pool.labels))]
 
 
+@partition_scheme
+def drawn_elsewhere(pool, clients, stream):
+    return np.array_split(np.random.default_rng().permutation(len(pool.labels)), clients)
+
+
+@partition_scheme
+def relabelling(pool, clients, stream):
+    return halves(pool, clients, pool.labels.sort())
+
+
 class Net(Classifier):
     def __init__(self, shape, classes, *, hidden: int = 5):
         body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden))
@@ -101,10 +111,24 @@ def test_changed_code_of_own_data_is_decoded_again(own, own_module):
         ("data.count=many", "data.count = 'many': expected a whole number"),
         ("partition.frist=0.1", r"Did you mean partition.first\?"),
         ("method.generator.latnt=1", r"Did you mean method.generator.latent\?"),
+        ("partition={name: 'own_parts:drawn_elsewhere', clients: 2}", "it gave other parts the second time"),
+        ("partition={name: 'own_parts:relabelling', clients: 2}", r"sort array is read-only \(.*\.py"),
+        (
+            "method.generator={name: 'own_parts:stripes'}",
+            "own_parts:stripes is not a function marked",
+        ),
+        (
+            "data={name: 'own_parts:undecodable'}",
+            r"^data.name: .* failed: KeyError: 'images' \(.*\.py, line",
+        ),
+        (
+            "model={name: 'own_parts:broken'}",
+            r"^model.name: .*\(shape, classes\) failed: IndexError: .*\.py, l",
+        ),
         ("method.name=own_parts:net", "own_parts:net is no subclass of rayfed_kd.protocol.method.Method"),
     ],
 )
-def test_options_of_own_parts_are_checked_like_all_others(own, override, message):
+def test_what_is_wrong_with_own_parts_and_their_options_is_told_in_one_message(own, override, message):
     with pytest.raises(RecipeError, match=message):
         rayfed_kd.prepare(RECIPE, [override])
 
@@ -129,25 +153,6 @@ def test_only_an_object_that_is_marked_for_its_role_is_called(own, tmp_path, sec
     ):
         rayfed_kd.prepare(recipe)
     assert (tmp_path / "kept").is_dir()
-
-
-def test_generator_that_is_not_marked_is_not_called(own):
-    with pytest.raises(
-        RecipeError, match=r"method.generator.name: own_parts:stripes is not a function marked"
-    ):
-        rayfed_kd.prepare({**RECIPE, "method": {"name": "fedkf", "generator": {"name": "own_parts:stripes"}}})
-
-
-def test_what_own_data_raises_is_one_message_with_its_line(own):
-    message = r"data.name: own_parts:undecodable failed: KeyError: 'images' \(.*own_parts.py, line"
-    with pytest.raises(RecipeError, match=message):
-        rayfed_kd.prepare({**RECIPE, "data": {"name": "own_parts:undecodable"}})
-
-
-def test_what_an_own_model_raises_is_one_message_with_its_line(own):
-    message = r"^model.name: own_parts:broken\(shape, classes\) failed: IndexError: .*own_parts.py, line"
-    with pytest.raises(RecipeError, match=message):
-        rayfed_kd.prepare({**RECIPE, "model": {"name": "own_parts:broken"}})
 
 
 def test_method_on_averaging_has_its_options_without_saying_so():

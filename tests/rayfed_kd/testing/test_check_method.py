@@ -20,6 +20,7 @@ BROKEN = {
     "ReturnsOneBuffer": ("own tensors", "round 2, client 0, client_update"),
     "DrawsGlobally": ("global random", "round 1, client 0, client_update"),
     "DrawsAtServer": ("global random", "the server's part"),
+    "DrawsFromTorchAtServer": ("global random", "the server's part"),
     "SendsUndeclared": ("declared", "the run"),
     "KeepsASet": ("storable", "round 1, client 0, init_client"),
     "ServerKeepsASet": ("storable", "the server's state"),

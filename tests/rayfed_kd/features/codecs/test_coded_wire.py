@@ -15,7 +15,7 @@ from rayfed_kd.features.codecs.quantisers import Sign, Uniform
 from rayfed_kd.features.codecs.sparse import TopK
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import Layout, PlacedTensor
-from rayfed_kd.protocol import Averaged, Simulated
+from rayfed_kd.protocol import Averaged, Codec, Simulated
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.wire import Sending, Wire
 
@@ -81,6 +81,13 @@ def test_statistics_are_coded_where_that_is_asked_and_variances_stay_above_zero(
     change[-3:] = [0.01, 0.01, 0.01]
     sent = lossy.encoded({"student": change}, before)
     assert lossy.decoded(sent.wire, before.received)["student"][-3:].min() == 0
+
+
+def test_a_codec_may_decode_to_the_very_array_that_was_sent():
+    array, wire = np.abs(vector()), wire_of(Chain((Stage("same", Codec()),)), exact=())
+    sent = wire.encoded({"student": array}).wire
+    stored = {name: np.broadcast_to(part, part.shape) for name, part in sent.items()}  # read-only, as Ray's
+    np.testing.assert_array_equal(wire.decoded(stored)["student"], array)
 
 
 def test_change_of_a_model_stays_below_zero_where_the_model_has_variances():
