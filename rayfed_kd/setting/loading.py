@@ -130,7 +130,7 @@ def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
         )
         for _ in range(1 if section.name in SCHEMES else 2)  # ours repeat
     )
-    if any(drawn.train != other.train for other in again):
+    if any((drawn.train, drawn.test) != (other.train, other.test) for other in again):
         raise RecipeError(
             f"partition.name = {section.name!r}: it gave other parts the second time; expected draws from "
             "its `stream` alone, so that the seed decides the parts"
