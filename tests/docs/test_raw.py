@@ -31,7 +31,7 @@ def test_interval_is_student_ts():
 def test_runs_are_whole_and_the_file_is_small():
     assert raw.FILE.stat().st_size < 3_000_000
     count = RUNS.group_by(["study", "run", "model", "seed"]).aggregate([("round", "count")])
-    rounds = {"one-shot": 1, "fedd2s-cifar10": 100}
+    rounds = {"one-shot": 1, "fedd2s-cifar10": 100, "fedd2s-cifar10-whole": 100}
     expected = [rounds.get(study.partition("/")[0], 10) for study in count["study"].to_pylist()]
     assert expected == count["round_count"].to_pylist()
     assert {len(str(commit)) for commit in RUNS["commit"].to_pylist()} == {7}
