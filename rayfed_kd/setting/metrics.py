@@ -106,7 +106,7 @@ def check_metrics(recipe: Recipe, classes: int) -> None:
         except Exception as error:
             raise RecipeError(f"{tried}: {blame(error)}") from error
         if not math.isfinite(value) or value != again:
-            raise RecipeError(f"{tried}, gives {value}, then {again}; expected one finite number, not drawn")
+            raise RecipeError(f"{tried}, gives {value}, then {again}; expected the same finite number")
 
 
 def metric_rows(
