@@ -66,4 +66,4 @@ def _add(call: StepCall, part: str, sums: dict[str, WeightedSum], array: Array, 
             f"{list(total.total.shape)}; expected equal ones, or local.sum_replies=off"
         )
     # Only to be copied from: torch would warn of memory that it may not write to.
-    total.add(torch.from_numpy(array if array.flags.writeable else np.array(array)), weight)
+    total.add(torch.from_numpy(np.require(array, requirements="W")), weight)

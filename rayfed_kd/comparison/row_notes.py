@@ -11,7 +11,7 @@ from rayfed_kd.comparison.studies import Paper, Study, TargetRun
 from rayfed_kd.errors import in_words
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_line
-from rayfed_kd.results.names import metric_scale
+from rayfed_kd.results.names import metric_scale, metric_unit
 
 OWN = {"method", "seed", "results"}
 # Sections that a row has or has not: one sentence says of them more than one for each key.
@@ -45,8 +45,8 @@ def row_notes(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
     if isinstance(study.target, TargetRun):
         notes.append(f"the target is the best of {study.target.run}, seed by seed")
     elif study.target is not None:
-        scale = metric_scale(study.headline or "amp")
-        notes.append(f"the target is {scale * study.target:g}{' %' * (scale == 100)}")
+        headline = study.headline or "amp"
+        notes.append(f"the target is {metric_scale(headline) * study.target:g}{metric_unit(headline)}")
     return notes
 
 

@@ -118,8 +118,9 @@ def _check_public_count(section: PartitionRecipe, count: int, total: int) -> Non
 
 def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
     section = recipe.partition
-    drawn, *again = (
-        make_partition(
+
+    def draw() -> Partition:
+        return make_partition(
             pool,
             section.clients,
             section.name,
@@ -128,9 +129,10 @@ def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
             test=section.test,
             test_fraction=section.test_fraction,
         )
-        for _ in range(1 if section.name in SCHEMES else 2)  # ours repeat
-    )
-    if any((drawn.train, drawn.test) != (other.train, other.test) for other in again):
+
+    drawn = draw()
+    again = drawn if section.name in SCHEMES else draw()  # ours repeat
+    if (drawn.train, drawn.test) != (again.train, again.test):
         raise RecipeError(
             f"partition.name = {section.name!r}: it gave other parts the second time; expected draws from "
             "its `stream` alone, so that the seed decides the parts"

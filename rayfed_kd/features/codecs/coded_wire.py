@@ -141,7 +141,8 @@ class CodedWire(Wire):
         before = self._received(name, chain, received, shape)
         part, exact = self._part(name, chain, shape)
         if exact is None:
-            array = np.array(chain.decode(wire, replace(part, received=before)))  # it may be what was sent
+            array = chain.decode(wire, replace(part, received=before))
+            array = np.require(array, requirements="W")  # a copy of what was sent, if it is that
             # What is decoded of a model may have come out with running variances below zero.
             for place in () if "change" in wire else self._variances(array, chain):
                 array[place] = np.maximum(array[place], 0)

@@ -115,15 +115,15 @@ def test_changed_code_of_own_data_is_decoded_again(own, own_module):
         ("partition={name: 'own_parts:relabelling', clients: 2}", r"sort array is read-only \(.*\.py"),
         (
             "method.generator={name: 'own_parts:stripes'}",
-            "own_parts:stripes is not a function marked",
+            r"method.generator.name: own_parts:stripes is not a function marked",
         ),
         (
             "data={name: 'own_parts:undecodable'}",
-            r"^data.name: .* failed: KeyError: 'images' \(.*\.py, line",
+            r"data.name: own_parts:undecodable failed: KeyError: 'images' \(.*own_parts.py, line",
         ),
         (
             "model={name: 'own_parts:broken'}",
-            r"^model.name: .*\(shape, classes\) failed: IndexError: .*\.py, l",
+            r"^model.name: own_parts:broken\(shape, classes\) failed: IndexError: .*own_parts.py, line",
         ),
         ("method.name=own_parts:net", "own_parts:net is no subclass of rayfed_kd.protocol.method.Method"),
     ],
