@@ -29,7 +29,6 @@ resampled = metric(lambda logits, labels: labels[torch.randint(len(labels), labe
 def broken(logits, labels, *, place: int = 9):
     return [][place]
 
-
 @metric
 def clashing(logits, labels, *, label: int = 1):
     return 1.0
@@ -115,6 +114,7 @@ def test_torchmetrics_never_takes_logits_for_probabilities():
 
 @pytest.fixture
 def own(own_module):
+    torchmetrics_functions.classification()  # mends the import of a torchvision that does not fit
     own_module("own_metrics", OWN)
 
 
