@@ -95,7 +95,6 @@ class StepFacts:
         samples: training samples drawn, counted in every epoch.
         host, node: number of the host that ran the step, and name of its machine.
         seconds: real seconds of the step; in a group, the group's seconds divided by its clients.
-        grouped: whether the step was in a group.
         refused: what is wrong with each part that its codec cannot encode.
         keeps_state: whether the client has a state after the step.
         rss_mb: memory of the host's process after the step, in MiB.
@@ -115,7 +114,6 @@ class StepFacts:
     node: str
     seconds: float = 0.0
     rss_mb: float = 0.0
-    grouped: bool = False
     keeps_state: bool = True
     refused: tuple[str, ...] = ()
     notes: Mapping[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from rayfed_kd.results.names import is_score, score_name, with_scores
+from rayfed_kd.results.scores import is_score, score_name, with_scores
 from rayfed_kd.results.summary import METRICS, SMALLER_IS_BETTER, bytes_by_kind
 
 MIB = 2.0**20

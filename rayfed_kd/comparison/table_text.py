@@ -18,8 +18,9 @@ from rayfed_kd.comparison.differences import CONFIDENCE, FEWEST_SEEDS_FOR_ADVICE
 from rayfed_kd.comparison.published import PrintedValue, printed_text
 from rayfed_kd.comparison.row_notes import paper_notes
 from rayfed_kd.errors import in_words
-from rayfed_kd.results.names import is_score, metric_digits, metric_scale, metric_title, model_notes
+from rayfed_kd.results.names import metric_digits, metric_scale, metric_text, metric_title, model_notes
 from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.scores import is_score
 
 
 def row_name(comparison: Comparison, row: Row) -> str:
@@ -267,6 +268,5 @@ def mean_text(values: Sequence[float], metric: str) -> str:
     """
     if not values:
         return ""
-    scale, digits = metric_scale(metric), metric_digits(metric)
-    mean = f"{statistics.fmean(values) * scale:.{digits}f}"
-    return mean + (f" ± {statistics.stdev(values) * scale:.{digits}f}" if len(values) > 1 else "")
+    mean = metric_text(metric, statistics.fmean(values))
+    return mean + (f" ± {metric_text(metric, statistics.stdev(values))}" if len(values) > 1 else "")

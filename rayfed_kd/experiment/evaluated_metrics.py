@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.judging import choose_metric
 from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
-from rayfed_kd.results.names import is_score, score_name
+from rayfed_kd.results.scores import is_score, score_name
 from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, nearest
-from rayfed_kd.results.names import is_score, metric_text, metric_unit, nearest_model
+from rayfed_kd.results.names import metric_text, metric_unit, nearest_model
+from rayfed_kd.results.scores import is_score
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from rayfed_kd.reporting.sections import (
 from rayfed_kd.results.charts.bars import PERCENTS, draw_accuracies
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.charts.partition import MOST_CLIENTS
-from rayfed_kd.results.names import is_score, metric_scale, metric_text, metric_title, model_notes
+from rayfed_kd.results.names import metric_scale, metric_text, metric_title, model_notes
+from rayfed_kd.results.scores import is_score
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
 from rayfed_kd.results.summary_table import untested_text

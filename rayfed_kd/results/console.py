@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from rayfed_kd.errors import counted
-from rayfed_kd.results.names import is_score
 from rayfed_kd.results.schemas import EPSILONS
+from rayfed_kd.results.scores import is_score
 from rayfed_kd.results.screen import Screen, Shown, clock_text, fitting, left_text, seconds_left
 from rayfed_kd.results.summary_table import summary_notes, summary_tables
 from rayfed_kd.results.telling import Teller

@@ -1,17 +1,12 @@
-"""Names in tables, as readers see them: metrics, values of the table `scores`, and evaluated models."""
+"""Metrics and evaluated models as readers see them: names, digits and units."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from rayfed_kd.errors import nearest
+from rayfed_kd.results.scores import is_score
 
-# A value of the table `scores` has a name that says on which samples it is: `official_macro_f1` on the
-# official test set, `local_macro_f1` on all clients' test parts together.
-_SCORE = re.compile(r"(official|local)_\w+")
 TITLES = {"amp": "AMP %", "fm": "FM", "wlp": "WLP %", "ua": "UA %", "server_accuracy": "official test %"}
 
 
@@ -42,35 +37,6 @@ def metric_text(metric: str, value: float | None) -> str:
 def metric_unit(metric: str) -> str:
     """What stands behind a shown value: a space and "%" if it is an accuracy, else nothing."""
     return " %" if metric_scale(metric) == 100 else ""
-
-
-def score_name(row: Mapping[str, Any]) -> str:
-    """The name of a value beside the metrics of every evaluation, as `official_macro_f1`.
-
-    Args:
-        row: of the table `scores`.
-    """
-    return f"{row['test']}_{row['metric']}"
-
-
-def is_score(metric: str) -> bool:
-    """Whether a name is one that `score_name` gives."""
-    return _SCORE.fullmatch(metric) is not None
-
-
-def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[dict[str, Any]]:
-    """Rows of the table `metrics`, each with its model's values of the round from the table `scores`.
-
-    A value that is no finite number is None there.
-
-    Args:
-        tables: rows of `metrics` and of `scores`, of the same rounds; without an entry there are none.
-    """
-    values: dict[tuple[int, str], dict[str, float | None]] = {}
-    for row in tables.get("scores", []):
-        value = row["value"] if row["value"] is not None and math.isfinite(row["value"]) else None
-        values.setdefault((row["round"], row["model"]), {})[score_name(row)] = value
-    return [{**row, **values.get((row["round"], row["model"]), {})} for row in tables.get("metrics", [])]
 
 
 MEANINGS = {

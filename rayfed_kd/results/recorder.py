@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.files import write_json
-from rayfed_kd.results.names import with_scores
 from rayfed_kd.results.round_pictures import RoundPictures
+from rayfed_kd.results.scores import with_scores
 from rayfed_kd.results.stopping import StopRule
 from rayfed_kd.results.summary import is_finished, summarise
 from rayfed_kd.results.tables import RowsByRound, TableWriter, read_table, read_tables

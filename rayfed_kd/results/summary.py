@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rayfed_kd.errors import counted, shown
-from rayfed_kd.results.names import is_score, with_scores
 from rayfed_kd.results.schemas import NOT_COVERED
+from rayfed_kd.results.scores import is_score, with_scores
 
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 SMALLER_IS_BETTER = ("fm",)

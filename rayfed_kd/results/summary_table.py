@@ -8,8 +8,9 @@ from typing import Any
 from rich.table import Table
 
 from rayfed_kd.errors import counted
-from rayfed_kd.results.names import TITLES, is_score, metric_text, metric_unit, model_notes
+from rayfed_kd.results.names import TITLES, metric_text, metric_unit, model_notes
 from rayfed_kd.results.schemas import NOT_COVERED
+from rayfed_kd.results.scores import is_score
 from rayfed_kd.results.screen_table import screen_table
 
 COLUMNS = {metric: title.removesuffix(" %") for metric, title in TITLES.items()}

@@ -22,8 +22,8 @@ from rayfed_kd.errors import DataError, RecipeError, changes, naming, shortened
 from rayfed_kd.experiment.judging import SearchMetric
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
-from rayfed_kd.results.names import with_scores
 from rayfed_kd.results.schemas import CONFIG
+from rayfed_kd.results.scores import with_scores
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.tuning.space import Coefficients
 

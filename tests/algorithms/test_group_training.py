@@ -55,7 +55,6 @@ def test_a_groups_steps_are_the_clients_own_up_to_rounding(name):
         alone = [host.step(call) for call in asked]
         for own, grouped in zip(alone, group_steps(host, asked), strict=True):
             facts, parts, state = own
-            assert grouped[0].grouped
             trained += facts.samples > 0
             assert grouped[0].samples == facts.samples
             assert_close(grouped[1], parts)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -101,7 +100,4 @@ def group_steps(host: Host, calls: Sequence[StepCall]) -> list[HostResult]:
         # Not after each step: it waits in the middle of its work while others run, and needs its modules.
         host.module_pool.take_back()
     # The clients' turns interleave, so that only the group's time is known.
-    return [
-        (replace(facts, grouped=True), parts, state)
-        for facts, parts, state in host.measured(results, started)
-    ]
+    return host.measured(results, started)

@@ -10,8 +10,8 @@ from rayfed_kd.errors import RunError
 from rayfed_kd.files import read_json
 from rayfed_kd.recipe.registry import Registry, blame, blaming
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.names import with_scores
 from rayfed_kd.results.schemas import CONFIG, EPSILONS, GPU_COLUMNS, UNFINISHED
+from rayfed_kd.results.scores import with_scores
 from rayfed_kd.results.tables import RowsByRound
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 
