@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayfed_kd.protocol import Handle
@@ -38,8 +38,8 @@ class ClientRecord:
         return ClientRecord(self.participations, state, version, self.exchange)
 
 
-class Records(Mapping[int, ClientRecord]):
-    """Client id -> its record. A client that was never sampled has an empty record.
+class Records(dict[int, ClientRecord]):
+    """Client id -> its record, changed by `put` alone. One that was never sampled has an empty record.
 
     Args:
         records: those of a checkpoint; None: no client was sampled yet.
@@ -50,30 +50,20 @@ class Records(Mapping[int, ClientRecord]):
     """
 
     def __init__(self, records: Mapping[int, ClientRecord] | None = None) -> None:
-        self._records, self.round = dict(records or {}), 0
-        self.changed: set[int] = set(self._records)
+        super().__init__(records or {})
+        self.round, self.changed = 0, set(self)
         # Old values of what the last two rounds changed. Two, as a run that is stopped while a round is
         # still being evaluated also undoes that round.
         self._before: list[dict[int, ClientRecord | None]] = [{}, {}]
 
-    def __getitem__(self, client: int) -> ClientRecord:
-        return self._records.get(client, ClientRecord())
-
-    def __contains__(self, client: object) -> bool:
-        # Not the mapping's own, for which `__getitem__` would have to raise.
-        return client in self._records
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
+    def __missing__(self, client: int) -> ClientRecord:
+        return ClientRecord()
 
     def put(self, client: int, record: ClientRecord) -> None:
         """Replace a client's record."""
         # Only the first change of a round is remembered: `undo` restores the value at `begin`.
-        self._before[-1].setdefault(client, self._records.get(client))
-        self._records[client] = record
+        self._before[-1].setdefault(client, self.get(client))
+        self[client] = record
         self.changed.add(client)
 
     def begin(self, round_index: int) -> None:
@@ -86,8 +76,8 @@ class Records(Mapping[int, ClientRecord]):
         for client, record in self._before.pop().items():
             self.changed.add(client)
             if record is None:
-                del self._records[client]
+                del self[client]
             else:
-                self._records[client] = record
+                self[client] = record
         # Nothing older is remembered, so a third `undo` in a row changes nothing.
         self._before.insert(0, {})

@@ -151,7 +151,7 @@ def in_modules(package: str, **names: str) -> dict[str, str]:
     return {name: f"{package}.{module}:{name}" for module, text in names.items() for name in text.split()}
 
 
-class Registry(Mapping[str, str]):
+class Registry(dict[str, str]):
     """What a recipe may name for one purpose: registered names, and a user's own as package.module:Object.
 
     As a mapping: registered name -> location. Listing names imports nothing.
@@ -164,16 +164,8 @@ class Registry(Mapping[str, str]):
     """
 
     def __init__(self, names: Mapping[str, str], base: str = "", role: str = "", package: str = "") -> None:
-        self._names, self._base, self._role, self._package = names, base, role, package
-
-    def __getitem__(self, name: str) -> str:
-        return self._names[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        super().__init__(names)
+        self._base, self._role, self._package = base, role, package
 
     def find(self, name: str, path: str) -> Any:
         """The object behind a registered name or a location. Nothing of it is called.
@@ -185,7 +177,7 @@ class Registry(Mapping[str, str]):
         Raises: RecipeError if there is no such object, it is not for this purpose, or a class leaves a method
             undefined that its base wants.
         """
-        location = locate(name, self._names, path, self._package)
+        location = locate(name, self, path, self._package)
         target = load_object(location, path)
         base = load_object(self._base, path) if self._base else None
         derived = base is not None and isinstance(target, type) and issubclass(target, base)

@@ -94,14 +94,6 @@ def test_two_processes_that_start_at_once_make_one_entry(tmp_path):
     assert len(list((tmp_path / "cache").glob("synthetic-*"))) == 1
 
 
-def test_labels_out_of_range_are_refused(counted, monkeypatch):
-    raw = counted.decode()
-    bad = RawDataset(raw.train, None, ("only",))
-    monkeypatch.setattr(counted, "decode", lambda: bad)
-    with pytest.raises(DataError, match="labels from 0 to 1, expected 0 to 0"):
-        load_cached("made", counted.source(), 1.0)
-
-
 def test_statistics_are_those_of_the_pixels(counted):
     """All pixels 1: mean 1 / 255, no deviation, which counts as 1."""
     data = load_cached("made", counted.source(), 1.0)

@@ -20,7 +20,7 @@ def own(folder):
 BAD = {
     "no folder": (
         "return Source(sorted((folder / 'none').iterdir()), {}, None)",
-        r"own failed: FileNotFoundError: .*wrong_\w+.py, line 10\); it looked in .*, which data.folder",
+        r"own failed: FileNotFoundError: .*wrong.py, line 10\); it looked in .*, which data.folder",
     ),
     "no file": (
         "return Source([folder / 'none.bin'], {}, None)",
@@ -44,6 +44,10 @@ BAD = {
         "return Source([], {}, lambda: RawDataset(Split(PIXELS, LABELS), None, None))",
         "class_names is None, expected a text for each class",
     ),
+    "labels": (
+        "return Source([], {}, lambda: RawDataset(Split(PIXELS, LABELS + 1), None, ('a',)))",
+        "train: labels from 1 to 1, expected 0 to 0",
+    ),
     "not a number": (
         "return Source([], {}, lambda: RawDataset(Split(PIXELS + np.float32('nan'), LABELS), None, ('a',)))",
         "train: sample 0 has NaN, infinite values or ones above what float32 holds",
@@ -51,10 +55,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_wrong_source_is_one_message(case, tmp_path, own_module):
-    body, message = BAD[case]
-    module = f"wrong_{case.replace(' ', '_')}"
-    own_module(module, f"{HEAD}    {body}\n")
+@pytest.mark.parametrize(("body", "message"), BAD.values(), ids=BAD)
+def test_a_wrong_source_is_one_message(body, message, tmp_path, own_module):
+    own_module("wrong", f"{HEAD}    {body}\n")
     with pytest.raises((DataError, RecipeError), match=message):
-        load_dataset(f"{module}:own", tmp_path)
+        load_dataset("wrong:own", tmp_path)
+
+
+def test_what_a_source_imports_is_a_part_of_its_name_in_the_cache(own_module):
+    made = "Source([], {}, lambda: RawDataset(Split(PIXELS + np.uint8(PIXEL), LABELS), None, ('a',)))"
+    for pixel in (1, 22):
+        own_module("prepares", f"PIXEL = {pixel}\n")
+        own_module("prepared", f"{HEAD}    from prepares import PIXEL\n    return {made}\n")
+        assert load_dataset("prepared:own").train.images.max() == pixel
