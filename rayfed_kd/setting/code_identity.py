@@ -6,26 +6,22 @@ would spoil the result silently.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import platform
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.files import path_fault
+from rayfed_kd.files.own_modules import own_file, own_files
 from rayfed_kd.recipe.schema import Recipe
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("torch", "numpy", "ray")
-INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that have a version
 
 
 @cache
@@ -91,7 +87,7 @@ def differences(expected: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 def code_of(modules: Iterable[str]) -> dict[str, str]:
     """A hash of each of these modules' files, of those that are found and are no installed package's."""
-    files = {module: _own_file(module) for module in modules}
+    files = {module: own_file(module) for module in modules}
     return {module: _file_hash(file) for module, file in files.items() if file is not None}
 
 
@@ -112,51 +108,7 @@ def own_code(recipe: Recipe) -> dict[str, str]:
     Returns: as `code_of`.
     """
     named = texts({**recipe.model_dump(), "results": None})
-    waiting = [text.partition(":")[0] for text in named if ":" in text]
-    hashes: dict[str, str] = {}
-    while waiting:
-        module = waiting.pop()
-        file = None if module in hashes else _own_file(module)
-        if file is not None:
-            hashes[module] = _file_hash(file)
-            waiting += _imported(module, file)
-    return dict(sorted(hashes.items()))
-
-
-def _own_file(module: str) -> Path | None:
-    top, file = module.partition(".")[0], None
-    if top in ("rayfed_kd", *sys.stdlib_module_names):
-        return None
-    for name in dict.fromkeys((top, module)):  # to look for a package's part would import the package
-        try:
-            spec = find_spec(name)
-        except Exception:  # of a text that is no module's name, or of a package's: who imports it says so
-            return None
-        file = None if spec is None or spec.origin is None else Path(spec.origin)
-        if file is not None and INSTALLED.intersection(file.parts):
-            return None
-    return file if file is not None and file.suffix == ".py" else None
-
-
-def _imported(module: str, file: Path) -> Iterator[str]:
-    """Names that a module's imports may mean, wherever they stand in it; some are no module's."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # who imports it says so
-        return
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            # As many dots as there are levels: one is the module's own package.
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            start = ".".join(filter(None, [*base, node.module]))
-            names = [start, *(f"{start}.{alias.name}".lstrip(".") for alias in node.names)]
-        else:
-            continue
-        for name in names:  # a package's own file runs, too
-            yield from accumulate(name.split("."), lambda prefix, part: f"{prefix}.{part}")
+    return code_of(own_files(text.partition(":")[0] for text in named if ":" in text))
 
 
 def named_files(texts: Iterable[str]) -> dict[str, str]:

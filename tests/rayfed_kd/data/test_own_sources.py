@@ -51,6 +51,14 @@ BAD = {
 }
 
 
+def test_data_are_decoded_again_where_a_module_that_the_source_imports_is_edited(tmp_path, own_module):
+    body = "return Source([], {}, lambda: RawDataset(Split(PIXELS + own_level.LEVEL, LABELS), None, ('a',)))"
+    for level in (1, 2):
+        own_module("own_level", f"import numpy as np\nLEVEL = np.uint8({level})\n")
+        own_module("levelled", f"import own_level\n{HEAD}    {body}\n")
+        assert load_dataset("levelled:own", tmp_path).train.images.max() == level
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_wrong_source_is_one_message(case, tmp_path, own_module):
     body, message = BAD[case]
