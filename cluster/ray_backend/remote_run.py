@@ -126,7 +126,9 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
                 raise KeyboardInterrupt
             if waited > NOTICE_S and not shortage:
                 asked = ", ".join(f"{amount:g} {name}" for name, amount in total(wanted.requests).items())
-                shortage = f"there is no room for {asked}: others use the cluster, {_free()} are free"
+                available = ray.available_resources()  # type: ignore[no-untyped-call]
+                free = ", ".join(f"{available.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
+                shortage = f"there is no room for {asked}: others use the cluster, {free} are free"
                 tell(f"waiting up to {ROOM_S / 60:.0f} minutes: {shortage}")
             if waited > ROOM_S:
                 raise RunError(shortage)
@@ -135,11 +137,6 @@ def group_of(plan: Plan, stop: threading.Event | None, tell: Callable[[str], Non
         # Without a GCS this would take a minute.
         if not isinstance(sys.exception(), RayLostError):
             remove_placement_group(group)
-
-
-def _free() -> str:
-    available = ray.available_resources()  # type: ignore[no-untyped-call]
-    return ", ".join(f"{available.get(kind, 0.0):g} {kind}" for kind in ("CPU", "GPU"))
 
 
 def _actors(group: Any, plan: Plan, folder: str) -> tuple[Any, list[Any]]:

@@ -23,10 +23,11 @@ from safetensors.numpy import save_file
 from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
-from rayfed_kd.cluster.server.stored.loading import FORMAT, checkpoint_digest, checkpoint_fault, load_snapshot
+from rayfed_kd.cluster.server.stored.loading import FORMAT, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import (
     atomic_write,
+    file_digest,
     flush_to_disk,
     make_folder,
     read_json,
@@ -121,7 +122,7 @@ class Checkpointer:
         with tensors_written_aside(path) as aside:
             save_file(arrays, aside, metadata={"tree": json.dumps(tree)})
             # Of the file under its temporary name: what is renamed afterwards is what was hashed.
-            size, digest = aside.stat().st_size, checkpoint_digest(aside)
+            size, digest = aside.stat().st_size, file_digest(aside)
         facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows, "log": log}
         facts["asked_rounds"] = snapshot.asked_rounds
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.

@@ -152,7 +152,8 @@ class EventQueue:
             # Under a measured clock this second only orders replies that are done at the same look.
             at = entry.at
             if self._clock is not None:
-                at = self._clock.earliest(entry.client, entry.at, entry.bytes_down, entry.least_samples)
+                # Never before the dispatch, nor NaN, which `max` passes over: the arrival is refused then.
+                at = max(at, self._clock.earliest(entry.client, at, entry.bytes_down, entry.least_samples))
             heapq.heappush(self._events, _Event(at, entry.client, entry.number, entry, future, exact=False))
 
     def next(self, until: float = math.inf) -> Arrival | None:

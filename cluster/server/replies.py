@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import StepResult
 from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
+from rayfed_kd.protocol.mean_rules import NamedParts
 from rayfed_kd.protocol.wire import UNCODED, Wire
 
 
-class ReceivedParts(Mapping[str, Tensor]):
+class ReceivedParts(NamedParts):
     """A reply's parts, and a handle on them. They are fetched once a round, however often they are used.
 
     During the round the fetched arrays are kept, and each access copies one part into a tensor, which lives
@@ -67,15 +68,6 @@ class ReceivedParts(Mapping[str, Tensor]):
         if name not in self._names:
             raise KeyError(name)
         return to_tensor(self.resolve()[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names  # Mapping's own would fetch it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class ReceivedReply(Reply):

@@ -267,6 +267,7 @@ class Simulation:
         self, server: Any, cohort: EngineCohort, ctx: ServerContext, record: RoundRecord
     ) -> Evaluation:
         """Start a round's evaluation, and note in its record what the method shows."""
+        server = copied(server)  # what a method changes of it to evaluate or to show it is no round's work
         self.models = self._evaluated(ctx.round, server)
         evaluation = self.evaluator.start(ctx.round, self.models, self.run_state.records)
         if self.setting.recipe.evaluation.samples and cohort.clients:

@@ -173,7 +173,7 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
 
     Raises: DataError if the disk does not take it.
     """
-    mean, std = (raw.mean, raw.std) if raw.mean and raw.std else _statistics(raw.train.images)
+    mean, std = _statistics(raw.train.images) if raw.mean is None or raw.std is None else (raw.mean, raw.std)
     arrays = {"train-images.npy": raw.train.images, "train-labels.npy": raw.train.labels}
     optional = {"writers.npy": raw.writers, "held_out.npy": raw.held_out}
     if raw.test is not None:
@@ -190,7 +190,7 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         # `whole`: training samples before `fraction`.
         sample = {} if raw.sample is None else shape_details(raw.sample)
         meta = {**facts, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
-        atomic_write(aside / "meta.json", json.dumps(meta))
+        atomic_write(aside / "meta.json", json.dumps(meta, default=np.ndarray.tolist))
 
 
 @contextmanager
@@ -249,11 +249,11 @@ def _check(name: str, raw: RawDataset) -> None:
                 f"data {name}: test samples are {raw.test.images.shape[1:]} {raw.test.images.dtype}, "
                 f"training samples {shape} {raw.train.images.dtype}; expected the same"
             )
-    for what, values in (("mean", raw.mean), ("std", raw.std)):
-        if values is not None and len(values) != shape[0]:
-            raise DataError(
-                f"data {name}: {len(values)} values of {what}, expected one for each of {shape[0]}"
-            )
+    means, deviations = (0 if values is None else len(values) for values in (raw.mean, raw.std))
+    if means != deviations or (raw.mean is not None and means != shape[0]):
+        raise DataError(
+            f"data {name}: {means} values of mean, {deviations} of std, expected one for each of {shape[0]}"
+        )
     of_samples = {"writers": raw.writers, "values of held_out": raw.held_out}
     of_samples |= {f"values of the column {column}": values for column, values in raw.columns.items()}
     for what, known in of_samples.items():
@@ -270,13 +270,13 @@ def _check_types(name: str, raw: object) -> None:
             f"data {name}: decode() returned a {type(raw).__name__}, expected a "
             "rayfed_kd.data.dataset.RawDataset"
         )
-    for part, split in (("train", raw.train), ("test", raw.test)):
-        if split is None and part == "test":
-            continue
+    parts = {"train": raw.train} if raw.test is None else {"train": raw.train, "test": raw.test}
+    for part, split in parts.items():
         if not isinstance(split, Split):
             raise DataError(f"data {name}: {part} is a {type(split).__name__}, expected a Split")
         for what, values in (("images", split.images), ("labels", split.labels)):
-            if not isinstance(values, np.ndarray):
+            # What a mask hides would be read like the rest.
+            if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
                 raise DataError(
                     f"data {name}, {part}: {what} are a {type(values).__name__}, expected a numpy array"
                 )
@@ -292,8 +292,8 @@ def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -
         raise DataError(f"{where}: {len(images)} images and {len(labels)} labels")
     if not images[0].size:
         raise DataError(f"{where}: images are {images.shape}: samples of no numbers")
-    if labels.dtype != np.int64:
-        raise DataError(f"{where}: labels are {labels.dtype}, expected int64")
+    if labels.dtype != np.int64 or labels.ndim != 1:
+        raise DataError(f"{where}: labels are {labels.dtype} of {labels.shape}, expected int64 of [n]")
     if isinstance(sample, TextShape):
         _check_codes(f"{where}: tokens", images, sample, np.int64, [sample.vocabulary] * sample[0])
     elif isinstance(sample, RowShape):

@@ -12,16 +12,17 @@ from filelock import FileLock
 
 from rayfed_kd.data.dataset import Source
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import atomic_write, read_json
+from rayfed_kd.files import atomic_write, file_digest, read_json
 
 FORMAT = 5  # of an entry: part of its key, so that entries of another format are never read
-CHUNK_BYTES = 1 << 22
 MANY_FILES = 1000  # beyond it files go by path, size and time, not by content
 
 
 def entry_key(name: str, source: Source, fraction: float, folder: Path) -> str:
     digest = hashlib.blake2b(digest_size=10)
-    settings = json.dumps([FORMAT, name, dict(source.settings), float(fraction)], sort_keys=True, default=str)
+    named = [FORMAT, name, dict(source.settings), float(fraction)]
+    # Not `str` of an array, which leaves out the middle of a long one.
+    settings = json.dumps(named, sort_keys=True, default=lambda v: getattr(v, "tolist", v.__str__)())
     digest.update(settings.encode())
     # Where a file lies says its class and its part; where all of them lie says nothing.
     paths = [file.absolute().parts for file in source.files]
@@ -45,7 +46,7 @@ def contents(files: Sequence[Path], folder: Path) -> list[str]:
         known: dict[str, str] = read_json(memo)
         missing = [(mark, file) for mark, file in zip(marks, files, strict=True) if mark not in known]
         if missing:
-            known |= {mark: _hash(file) for mark, file in missing}
+            known |= {mark: file_digest(file) for mark, file in missing}
             atomic_write(memo, json.dumps(known))
     return [known[mark] for mark in marks]
 
@@ -69,11 +70,3 @@ def _marks(files: Sequence[Path]) -> list[str]:
         times = f"{status.st_mtime_ns}|{status.st_ctime_ns}"
         marks.append(f"{folders[file.parent] / file.name}|{status.st_size}|{times}")
     return marks
-
-
-def _hash(file: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -13,7 +13,7 @@ from rayfed_kd.data import SOURCES
 from rayfed_kd.data.cache import load_cached
 from rayfed_kd.data.dataset import Dataset, Source
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.own_modules import own_files
+from rayfed_kd.files.own_modules import own_files
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.strict import Named
 
@@ -40,8 +40,8 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
             f"data.name: {name} returned a {type(source).__name__}, expected a rayfed_kd.data.dataset.Source"
         )
     # A user's code, and what it imports, may change what it makes of the same files.
-    module = Path(inspect.getfile(bound.found))
-    code = () if name in SOURCES else (module, *own_files([bound.found.__module__]).values())
+    own = () if name in SOURCES else own_files([name.partition(":")[0]]).values()
+    code = () if name in SOURCES else (Path(inspect.getfile(bound.found)), *own)
     settings = {**bound.arguments, **source.settings}
     return replace(source, files=(*source.files, *code), settings=settings)
 

@@ -12,6 +12,7 @@ from rayfed_kd.files.whole import LOCK as LOCK
 from rayfed_kd.files.whole import UNFINISHED_PREFIX as UNFINISHED_PREFIX
 from rayfed_kd.files.whole import atomic_write as atomic_write
 from rayfed_kd.files.whole import empty_folder as empty_folder
+from rayfed_kd.files.whole import file_digest as file_digest
 from rayfed_kd.files.whole import flush_folder as flush_folder
 from rayfed_kd.files.whole import flush_to_disk as flush_to_disk
 from rayfed_kd.files.whole import folder_written_aside as folder_written_aside

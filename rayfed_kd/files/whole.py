@@ -13,6 +13,7 @@ Read back, damage is one message that names the file.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -246,6 +247,12 @@ def flush_to_disk(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def file_digest(path: Path) -> str:
+    """The BLAKE2b hash of a file, 16 bytes as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -59,7 +59,22 @@ class MeanRule(Protocol):
         ...
 
 
-class SealedParts(Mapping[str, Tensor]):
+class NamedParts(Mapping[str, Tensor]):
+    """Parts whose names are known without a look at any part."""
+
+    _names: Sequence[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # Mapping's own would fetch it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class SealedParts(NamedParts):
     """Parts of which only the names are seen: the server's noise is on their mean, or hosts sum them."""
 
     def __init__(self, names: Mapping[str, Tensor], *, summed: bool) -> None:
@@ -76,12 +91,3 @@ class SealedParts(Mapping[str, Tensor]):
             f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
             "it declares it Averaged; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
         )
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

@@ -17,7 +17,7 @@ from typing import Any
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.files import path_fault
-from rayfed_kd.recipe.own_modules import own_file, own_files
+from rayfed_kd.files.own_modules import own_file, own_files
 from rayfed_kd.recipe.schema import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -108,8 +108,7 @@ def own_code(recipe: Recipe) -> dict[str, str]:
     Returns: as `code_of`.
     """
     named = texts({**recipe.model_dump(), "results": None})
-    files = own_files(text.partition(":")[0] for text in named if ":" in text)
-    return {module: _file_hash(file) for module, file in sorted(files.items())}
+    return code_of(own_files(text.partition(":")[0] for text in named if ":" in text))
 
 
 def named_files(texts: Iterable[str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ class Recording(Tracker):
         self.folder, self.file = run.folder, run.folder.parent / "told.jsonl"
         held = rounds_told(run.folder.parent) if self.file.exists() else []
         self.note("start", run.id, run.name, run.group)
+        run.config.clear()  # a tracker's own
         return max(held, default=None) if len(held) < 6 else None
 
     def round(self, told):
@@ -33,6 +34,7 @@ class Recording(Tracker):
     def end(self, summary, files):
         written = (self.folder / "summary.json").exists()
         self.note("end", summary["rounds"], summary["status"], written, [path.name for path in files])
+        summary.clear()
 
     def note(self, *what):
         with self.file.open("a") as lines:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.appended import appended_fault, read_entry
 from rayfed_kd.cluster.server.stored.changes import NO_RECORD, NO_STATE_YET
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.files import file_digest
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.state_packing import Packed
 from rayfed_kd.protocol.state_unpacking import Publish, unpack
@@ -44,7 +44,7 @@ def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
         facts = json.loads(note.read_text(encoding="utf8"))
         if path.stat().st_size != facts["bytes"]:
             return f"is damaged ({path.stat().st_size} bytes for {facts['bytes']})"
-        if checkpoint_digest(path) != facts["blake2b"]:
+        if file_digest(path) != facts["blake2b"]:
             return "is damaged (its checksum is another)"
         if (log := facts.get("log")) is not None:
             fault = appended_fault(path.with_name(log["name"]), log)
@@ -79,12 +79,6 @@ def _lost_rows(facts: Mapping[str, Any], tables: Path) -> str | None:
         if on_disk[name] < rows:
             return f"table {name} has {on_disk[name]} of {rows} rows until round {facts['round']}"
     return None
-
-
-def checkpoint_digest(path: Path) -> str:
-    """The BLAKE2b hash of a file, 16 bytes as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 Entry = Callable[[Sequence[int]], Packed]

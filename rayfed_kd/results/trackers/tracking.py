@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Trackers:
         run = TrackedRun(folder, recipe.model_dump(mode="json"), run_id, name, recipe.results.group)
         for tracker in make_trackers(recipe):
             try:
-                last_round = tracker.start(run)
+                last_round = tracker.start(deepcopy(run))
             except Exception as error:
                 failed = f"results.trackers: {type(tracker).__name__} cannot start"
                 raise RunError(f"{failed}: {blame(error)}") from error
@@ -91,7 +92,7 @@ class Trackers:
         for tracker in self._last_round:
             try:
                 self._tell(tracker, summary["rounds"])
-                tracker.end(summary, [path for path in paths if path.exists()])
+                tracker.end(deepcopy(summary), [path for path in paths if path.exists()])
             except Exception as error:
                 self._blame(tracker, error, "misses what came later")
 

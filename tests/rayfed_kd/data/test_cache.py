@@ -58,9 +58,9 @@ def test_same_content_under_a_new_time_is_not_decoded_again(counted):
 
 
 def test_other_settings_make_another_entry(counted):
-    load_cached("made", counted.source(size=1), 1.0)
-    load_cached("made", counted.source(size=2), 1.0)
-    assert counted.decoded == 2
+    for size in (1, 2, np.zeros(2000), np.eye(1, 2000, 900)[0]):
+        load_cached("made", counted.source(size=size), 1.0)
+    assert counted.decoded == 4
 
 
 def test_truncated_entry_is_made_again(counted):
@@ -104,8 +104,8 @@ def test_statistics_are_those_of_the_pixels(counted):
 @pytest.fixture
 def hashed(monkeypatch):
     """The files whose content is hashed, in order."""
-    files, whole = [], cache_keys._hash
-    monkeypatch.setattr(cache_keys, "_hash", lambda file: files.append(file) or whole(file))
+    files, whole = [], cache_keys.file_digest
+    monkeypatch.setattr(cache_keys, "file_digest", lambda file: files.append(file) or whole(file))
     return files
 
 
@@ -182,6 +182,9 @@ NONSENSE = {
         r"test samples are \(1, 2, 1\)",
     ),
     "statistics": (RawDataset(TRAIN, None, ("a", "b"), (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
+    "mean alone": (RawDataset(TRAIN, None, ("a", "b"), (0.5,)), "1 values of mean, 0 of std"),
+    "mask": (RawDataset(Split(np.ma.array(TRAIN.images), LABELS), None, ("a", "b")), "are a MaskedArray"),
+    "a column of labels": (RawDataset(Split(TRAIN.images, LABELS[:, None]), None, ("a", "b")), r"\(4, 1\)"),
     "writers": (RawDataset(TRAIN, None, ("a", "b"), writers=LABELS[:2]), "2 writers of 4 training samples"),
     "column": (
         RawDataset(TRAIN, None, ("a", "b"), columns={"site": LABELS[:3]}),

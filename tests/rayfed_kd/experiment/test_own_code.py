@@ -110,3 +110,12 @@ def test_installed_package_is_not_imported_to_tell_that_it_is_nobodys_own(mine, 
     monkeypatch.syspath_prepend(package.parent)
     mine.write_text(f"try:\n    import broken_package.part\nexcept RuntimeError:\n    pass\n{METHOD}")
     assert list(prepare(recipe_of(mine)).blueprint.own_code) == [mine.stem]
+
+
+def test_what_a_method_changes_of_its_state_to_evaluate_it_is_no_work_of_a_round(mine):
+    body = (
+        "def evaluated(self, server):\n        return {'global': super().evaluated(server)['global'].mul_(2)}"
+    )
+    mine.write_text(METHOD.replace("pass", body))
+    runs = [rayfed_kd.run(recipe_of(mine), [f"evaluation.every={n}"], rounds=3, local=True) for n in (1, 3)]
+    assert np.array_equal(*(run.models["global"] for run in runs))

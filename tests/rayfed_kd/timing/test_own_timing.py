@@ -101,42 +101,26 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     assert_resumed_is_whole(RECIPE, tmp_path, 3, 5)
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        (
-            "schedule.name=own_timing:Fixed",
-            "own_timing:Fixed is no subclass of rayfed_kd.timing.schedule.Sch",
-        ),
-        ("schedule.name=own_timing:Doublin", "has no 'Doublin'. Did you mean Doubling?"),
-        ("schedule.name=own_timing:Endless", "own_timing:Endless must define is_complete()"),
-        (
-            "schedule={name: own_timing:Loose}",
-            "expected a subclass of rayfed_kd.timing.schedule.ScheduleOp",
-        ),
-        (
-            "schedule.frst=2",
-            "schedule.frst is no option of own_timing:Doubling. Did you mean schedule.first?",
-        ),
-        (
-            "clock.name=own_timing:Doubling",
-            "own_timing:Doubling is no subclass of rayfed_kd.timing.clock.Clock",
-        ),
-        ("clock.secnds=[1.0]", "Did you mean clock.seconds?"),
-        ("clock={name: own_timing:Fixed}", "clock.seconds is missing"),
-        (
-            "schedule.staleness={name: own_timing:Fixed}",
-            "own_timing:Fixed is no subclass of rayfed_kd.timing.stal",
-        ),
-        ("schedule.staleness.scal=2.0", "Did you mean schedule.staleness.scale?"),
-        ("schedule.staleness=3", "schedule.staleness = 3: expected keys below it"),
-        (
-            "schedule.staleness={name: own_timing:Negative}",
-            "Negative weighs a reply of staleness 2 by -1.0; expected a finite number of at least 0",
-        ),
-        ("schedule.staleness.scale=.inf", "InverseSquare weighs a reply of staleness 0 by inf"),
-    ],
-)
+REFUSED = {
+    "schedule.name=own_timing:Fixed": "own_timing:Fixed is no subclass of rayfed_kd.timing.schedule.Sch",
+    "schedule.name=own_timing:Doublin": "has no 'Doublin'. Did you mean Doubling?",
+    "schedule.name=own_timing:Endless": "own_timing:Endless must define is_complete()",
+    "schedule={name: own_timing:Loose}": "expected a subclass of rayfed_kd.timing.schedule.ScheduleOp",
+    "schedule.frst=2": "schedule.frst is no option of own_timing:Doubling. Did you mean schedule.first?",
+    "clock.name=own_timing:Doubling": "own_timing:Doubling is no subclass of rayfed_kd.timing.clock.Clock",
+    "clock.secnds=[1.0]": "Did you mean clock.seconds?",
+    "clock={name: own_timing:Fixed}": "clock.seconds is missing",
+    "schedule.staleness={name: own_timing:Fixed}": "own_timing:Fixed is no subclass of rayfed_kd.timing.stal",
+    "schedule.staleness.scal=2.0": "Did you mean schedule.staleness.scale?",
+    "schedule.staleness=3": "schedule.staleness = 3: expected keys below it",
+    "schedule.staleness={name: own_timing:Negative}": (
+        "Negative weighs a reply of staleness 2 by -1.0; expected a finite number of at least 0"
+    ),
+    "schedule.staleness.scale=.inf": "InverseSquare weighs a reply of staleness 0 by inf",
+}
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED.items())
 def test_bad_objects_are_refused_before_the_first_round(override, message):
     with pytest.raises(RecipeError) as caught:
         rayfed_kd.prepare(RECIPE, [override])
@@ -150,3 +134,5 @@ def test_what_only_a_run_shows_ends_it_with_a_message(tmp_path):
         run(tmp_path / "a", "schedule.name=own_timing:Crowded")
     with pytest.raises(RunError, match=r"and `earliest` gave 100.0 s as the least; expected a later arrival"):
         run(tmp_path / "b", "clock.name=own_timing:Patient")
+    with pytest.raises(RunError, match=r"arrives at -1.0 s, and `earliest` gave 0.0 s as the least"):
+        run(tmp_path / "c", "clock.seconds=[-1.0]")

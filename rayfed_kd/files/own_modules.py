@@ -1,4 +1,4 @@
-"""Modules of the user's own that a recipe names, and those that these import."""
+"""The files of the user's own modules, and of those that these import: what the user may edit."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that have 
 
 
 def own_files(modules: Iterable[str]) -> dict[str, Path]:
-    """The file of each of these modules that is the user's own, and of all such modules that they import."""
-    waiting, files = [*modules], dict[str, Path]()
+    """The files of those of these modules that are the user's own, and of all such that they import.
+
+    Returns: module -> file, by name.
+    """
+    waiting, files = list(modules), dict[str, Path]()
     while waiting:
         module = waiting.pop()
-        file = None if module in files else own_file(module)
-        if file is not None:
+        if module not in files and (file := own_file(module)) is not None:
             files[module] = file
             waiting += _imported(module, file)
-    return files
+    return dict(sorted(files.items()))
 
 
 def own_file(module: str) -> Path | None:
-    """The file of a module that is the user's own; None for others, and for one that is not found."""
+    """The file of a module of the user's own; None: none is found, or it is an installed package's."""
     top, file = module.partition(".")[0], None
     if top in ("rayfed_kd", *sys.stdlib_module_names):
         return None
