@@ -8,7 +8,7 @@ from typing import Any
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.protocol import Method
-from rayfed_kd.recipe.registry import load_object
+from rayfed_kd.recipe.registry import blaming, load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size, sampling_rate
 from rayfed_kd.timing.clock import Clock, ClockFacts, ClockOptions
@@ -116,7 +116,26 @@ def check_schedule(
 
     Raises: RecipeError
     """
+    if recipe.schedule.name not in SCHEDULES:
+        with blaming(f"schedule.name: {recipe.schedule.name}"):
+            _check_repeats(schedule)
     if schedule.rule is not None:
         check_weights(schedule.rule.staleness, recipe.rounds)
     work = [method.least_samples(size, recipe.local) for size in sizes]
     schedule.check([clock.least_seconds(client, samples) for client, samples in enumerate(work)])
+
+
+def _check_repeats(schedule: Schedule) -> None:
+    """Refuse a user's own whose second sample depends on its first one, or on what it draws elsewhere.
+
+    Raises: RecipeError
+    """
+    whole, resumed = (type(schedule)(schedule.options, schedule.facts) for _ in range(2))
+    clients, count = range(schedule.facts.clients), schedule.concurrency
+    asked = (whole, 1), (whole, 2), (resumed, 2)
+    _, second, again = (list(new.sample(clients, count, draw)) for new, draw in asked)
+    if second != again:
+        raise RecipeError(
+            "schedule.name: it samples other clients after a resume; expected draws from "
+            "numpy_stream(self.facts.seed, ...) and nothing kept between two samples"
+        )

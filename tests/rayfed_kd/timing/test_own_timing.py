@@ -38,6 +38,12 @@ class Crowded(Doubling):
         return list(available)
 
 
+class Counting(Doubling):
+    def sample(self, available, count, draw):
+        self.draws = getattr(self, "draws", 0) + 1
+        return super().sample(available, count, self.draws)
+
+
 class Patient(Fixed):
     def earliest(self, client, at, bytes_down, least_samples):
         return at + 100.0
@@ -105,6 +111,7 @@ REFUSED = {
     "schedule.name=own_timing:Fixed": "own_timing:Fixed is no subclass of rayfed_kd.timing.schedule.Sch",
     "schedule.name=own_timing:Doublin": "has no 'Doublin'. Did you mean Doubling?",
     "schedule.name=own_timing:Endless": "own_timing:Endless must define is_complete()",
+    "schedule.name=own_timing:Counting": "schedule.name: it samples other clients after a resume; expected",
     "schedule={name: own_timing:Loose}": "expected a subclass of rayfed_kd.timing.schedule.ScheduleOp",
     "schedule.frst=2": "schedule.frst is no option of own_timing:Doubling. Did you mean schedule.first?",
     "clock.name=own_timing:Doubling": "own_timing:Doubling is no subclass of rayfed_kd.timing.clock.Clock",
