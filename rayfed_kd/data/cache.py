@@ -190,7 +190,7 @@ def _write(entry: Path, name: str, raw: RawDataset, whole: int) -> None:
         # `whole`: training samples before `fraction`.
         sample = {} if raw.sample is None else shape_details(raw.sample)
         meta = {**facts, "files": sizes, "whole": whole, "columns": columns, "sample": sample}
-        atomic_write(aside / "meta.json", json.dumps(meta, default=np.ndarray.tolist))
+        atomic_write(aside / "meta.json", json.dumps(meta, default=lambda number: number.tolist()))
 
 
 @contextmanager
