@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import StepResult
 from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
-from rayfed_kd.protocol.mean_rules import NamedParts
+from rayfed_kd.protocol.messages import NamedParts
 from rayfed_kd.protocol.wire import UNCODED, Wire
 
 

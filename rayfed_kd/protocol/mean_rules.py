@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
-
-from rayfed_kd.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -57,37 +55,3 @@ class MeanRule(Protocol):
     def mean(self, tensors: Sequence[Tensor], part: str = "") -> Tensor:
         """The mean of a part that is no vector of the server's, float32, added in float64."""
         ...
-
-
-class NamedParts(Mapping[str, Tensor]):
-    """Parts whose names are known without a look at any part."""
-
-    _names: Sequence[str]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names  # Mapping's own would fetch it
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class SealedParts(NamedParts):
-    """Parts of which only the names are seen: the server's noise is on their mean, or hosts sum them."""
-
-    def __init__(self, names: Mapping[str, Tensor], *, summed: bool) -> None:
-        self._names, self._summed = tuple(names), summed
-
-    def __getitem__(self, name: str) -> Tensor:
-        if self._summed:
-            raise RunError(
-                f"local.sum_replies: the method reads a reply's {name!r} by itself, and hosts send sums of "
-                "them, as it declares it Averaged; expected Replies.aggregated and Replies.mean, or "
-                "local.sum_replies=off"
-            )
-        raise RunError(
-            f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
-            "it declares it Averaged; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
-        )

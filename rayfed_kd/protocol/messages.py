@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,7 @@ from torch import Tensor
 from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import MisuseError, RunError, kind_of
 from rayfed_kd.models.vectors import weighted_mean
-from rayfed_kd.protocol.mean_rules import Lateness, MeanRule, SealedParts
+from rayfed_kd.protocol.mean_rules import Lateness, MeanRule
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
 
 Number = int | float
@@ -86,6 +86,40 @@ class PartRef:
     def load(self) -> Tensor:
         """The part as a tensor in torch's own memory."""
         return to_tensor(self.handle.resolve()[self.name])
+
+
+class NamedParts(Mapping[str, Tensor]):
+    """Parts whose names are known without a look at any part."""
+
+    _names: Sequence[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # Mapping's own would fetch it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class SealedParts(NamedParts):
+    """Parts of which only the names are seen: the server's noise is on their mean, or hosts sum them."""
+
+    def __init__(self, names: Mapping[str, Tensor], *, summed: bool) -> None:
+        self._names, self._summed = tuple(names), summed
+
+    def __getitem__(self, name: str) -> Tensor:
+        if self._summed:
+            raise RunError(
+                f"local.sum_replies: the method reads a reply's {name!r} by itself, and hosts send sums of "
+                "them, as it declares it Averaged; expected Replies.aggregated and Replies.mean, or "
+                "local.sum_replies=off"
+            )
+        raise RunError(
+            f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
+            "it declares it Averaged; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
+        )
 
 
 class Reply(Package):
