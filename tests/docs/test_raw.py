@@ -19,7 +19,8 @@ def test_a_pages_intervals_follow_from_its_runs(page, count):
 def test_a_block_written_from_the_runs_is_its_pages():
     """That of one exchange was written by `compare`, from the folders of its runs."""
     pages = "".join(page.read_text("utf8") for page in raw.PAGES)
-    for config, name in (("fedd2s_cifar10", "fedd2s-cifar10-whole/Adam-0.001"), ("one_shot", "one-shot/LeNet-5")):
+    blocks = {"fedd2s_cifar10": "fedd2s-cifar10-whole/Adam-0.001", "one_shot": "one-shot/LeNet-5"}
+    for config, name in blocks.items():
         assert hook("raw_block").rendered(f"configs/compare/{config}.yaml", name, []) in pages
 
 
