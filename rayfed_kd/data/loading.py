@@ -40,8 +40,8 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
             f"data.name: {name} returned a {type(source).__name__}, expected a rayfed_kd.data.dataset.Source"
         )
     # A user's code, and what it imports, may change what it makes of the same files.
-    own = () if name in SOURCES else own_files([name.partition(":")[0]]).values()
-    code = () if name in SOURCES else (Path(inspect.getfile(bound.found)), *own)
+    module = Path(inspect.getfile(bound.found))
+    code = () if name in SOURCES else (module, *own_files([name.partition(":")[0]]).values())
     settings = {**bound.arguments, **source.settings}
     return replace(source, files=(*source.files, *code), settings=settings)
 

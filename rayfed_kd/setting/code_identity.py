@@ -108,7 +108,8 @@ def own_code(recipe: Recipe) -> dict[str, str]:
     Returns: as `code_of`.
     """
     named = texts({**recipe.model_dump(), "results": None})
-    return code_of(own_files(text.partition(":")[0] for text in named if ":" in text))
+    files = own_files(text.partition(":")[0] for text in named if ":" in text)
+    return {module: _file_hash(file) for module, file in files.items()}
 
 
 def named_files(texts: Iterable[str]) -> dict[str, str]:
