@@ -152,9 +152,8 @@ class FENS(Method[ServerState, ClientState | None]):
         """One step of f on a batch of proxy samples, after the logits of all models if these came."""
         logits, labels = client or self._told(message, ctx)
         f = FreeTensor(message["aggregator"])
-        order = torch.randperm(len(labels), generator=ctx.stream("proxy"), device=ctx.device)
-        batch = order[: self.options.batch_size]
-        if len(batch):
+        stream, most = ctx.stream("proxy"), self.options.batch_size
+        if len(batch := torch.randperm(len(labels), generator=stream, device=ctx.device)[:most]):
             loss = cross_entropy(self.aggregated(f.value, logits[batch]), labels[batch], label_options(ctx))
             ctx.log(aggregator_ce=loss)
             Optimizer(OptimizerRecipe(name="sgd", lr=self.options.client_lr), f).minimise(loss)
@@ -196,8 +195,9 @@ class FENS(Method[ServerState, ClientState | None]):
         return (f[:-classes].view(members, -1) * logits).sum(1) + f[-classes:]
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
-        """The ensemble: all models with f behind them."""
-        return {"ensemble": Evaluated(torch.cat([server.models, server.aggregator]), server.architectures)}
+        """The ensemble: all models with f behind them; nothing before there are any."""
+        vector = torch.cat([server.models, server.aggregator])
+        return {"ensemble": Evaluated(vector, server.architectures)} if server.architectures else {}
 
     def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """f of all models' logits."""

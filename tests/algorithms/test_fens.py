@@ -175,6 +175,14 @@ def test_of_one_client_the_mean_is_its_own_model():
     assert outcome.rows["metrics"][0]["server_accuracy"] == pytest.approx(expected)
 
 
+def test_before_the_first_models_come_nothing_is_evaluated():
+    """Each client joins a round by itself: nobody is in the first two."""
+    poisson = {"seed": 0, "sampling": {"poisson": True, "fraction": 0.25}}
+    rows = run_in_process({**several(aggregator="mean"), **poisson}).rows
+    assert [row["cohort"] for row in rows["rounds"]] == [0, 0, 1]
+    assert [row["round"] for row in rows["metrics"]] == [3]
+
+
 @pytest.mark.parametrize("aggregator", NUMBERS)
 def test_models_go_up_and_down_once_and_the_aggregator_each_round(aggregator):
     rows = run_in_process(several(aggregator=aggregator)).rows["messages"]
