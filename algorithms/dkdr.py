@@ -124,7 +124,13 @@ class DKDR(SharedModel[ServerState, None]):
         weights = cohort_weights(replies, self.options.weighting)
         trained = torch.stack(list(replies.vectors("student")))
         parameters = ctx.frozen_model(server.weights).num_parameters
-        groups = finch((trained - server.weights)[:, :parameters], self.options.rank)
+        starts = [
+            torch.tensor(reply.sent.resolve()["student"])
+            if reply.staleness and reply.sent
+            else server.weights
+            for reply in replies
+        ]
+        groups = finch((trained - torch.stack(starts))[:, :parameters], self.options.rank)
         experts = []
         for group in range(int(groups.max()) + 1):
             members = (groups == group).nonzero().flatten().tolist()

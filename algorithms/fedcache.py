@@ -71,7 +71,9 @@ class Options(MethodOptions):
     neighbours: int = Field(16, ge=1, description="R")
     temperature: float = Field(3.0, gt=0, description="T; the term is times T^2")
     alpha: float = Field(1.5, ge=0, description="weight of the distillation term")
-    encoder: Encoder | None = Field(None, description="of hashes; null: the recipe's model as it begins")
+    encoder: Encoder | None = Field(
+        None, description="of hashes; null: the recipe's model, in values of its own"
+    )
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,8 @@ class FedCOG(Averaging[Tensor | None]):
 
     def _disagreement(self, consensus_logits: Tensor, own_logits: Tensor) -> Tensor:
         """D, scalar; gradient reaches both."""
-        if self.options.disagreement == "js":
-            return jensen_shannon_divergence(consensus_logits, own_logits)
-        return kl_divergence(consensus_logits, own_logits)
+        divergence = jensen_shannon_divergence if self.options.disagreement == "js" else kl_divergence
+        return divergence(consensus_logits, own_logits)
 
 
 def missing_labels(counts: Tensor, images: int) -> Tensor:

@@ -48,7 +48,7 @@ from rayfed_kd.protocol import (
     Unaligned,
 )
 from rayfed_kd.toolbox.layers import check_equal_features, feature_length
-from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, train_phases
+from rayfed_kd.toolbox.local_training import Loss, Models, Phase, Tensors, label_options, train_phases
 from rayfed_kd.toolbox.losses import NOTHING, cross_entropy
 from rayfed_kd.toolbox.optimizers import Optimizer, clipped
 from rayfed_kd.toolbox.own_models import OwnModels
@@ -100,8 +100,11 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
 
     def least_samples(self, num_samples: int, local: LocalRecipe) -> int:
         """None in a round of the warm-up; else local training's, without a quiz that is held out."""
-        quiz_size = self.options.held(num_samples, local) if self.options.quiz == "held_out" else 0
-        return 0 if self.options.warmup else local.samples_of(num_samples - quiz_size)
+        return 0 if self.options.warmup else local.samples_of(self.trained_samples(num_samples, local))
+
+    def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Those that are not in a quiz that is held out."""
+        return num_samples - (self.options.held(num_samples, local) if self.options.quiz == "held_out" else 0)
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         """Guiding vectors of normal numbers."""
@@ -118,7 +121,7 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         """Train the client's model, unless it is warm-up; send gradients of its quiz."""
         student, options = ctx.model(client), self.options
         if ctx.round > options.warmup:
-            paced = ctx.local.of_client(ctx.num_samples - self._held(ctx))  # by the samples of its passes
+            paced = ctx.local.of_client(self.trained_samples(ctx.num_samples, ctx.local))  # of its passes
             optimizer = Optimizer(clipped(paced.optimizer, options.clip), student)
             batches = ((drawn, NOTHING) for drawn in self._batches(ctx))
             phases, extras = [Phase(self.loss, [optimizer])], {"guides": message["guides"]}
@@ -146,17 +149,12 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
         factor = min(1.0, self.options.clip / norm) if self.options.clip and norm else 1.0
         return (server - self.options.server_lr * factor * mean).to(server.dtype)
 
-    def _held(self, ctx: ClientContext) -> int:
-        """How many of the client's samples are never trained on."""
-        return 0 if self.options.quiz == "drawn" else self.options.held(ctx.num_samples, ctx.local)
-
     def _batches(self, ctx: ClientContext) -> Iterator[Drawn]:
         """Those of local training; without a quiz that is held out, as a client that has only the rest."""
-        if not (quiz_size := self._held(ctx)):
+        if (trained := self.trained_samples(ctx.num_samples, ctx.local)) == ctx.num_samples:
             return ctx.local_batches()
-        rest = ctx.local.steps_of(ctx.num_samples - quiz_size)
         passes = (self._parted(ctx, index)[1] for index in count())
-        return islice(chain.from_iterable(passes), rest)
+        return islice(chain.from_iterable(passes), ctx.local.steps_of(trained))
 
     def _parted(self, ctx: ClientContext, index: int) -> tuple[Sequence[Drawn], Sequence[Drawn]]:
         """A pass's batches of quiz samples, and those of the others."""
@@ -186,9 +184,9 @@ class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
             return logits, out
 
         studied = [ctx.read(batch) for batch in study[: self.options.study_batches]]
-        quizzed = [ctx.read(batch) for batch in quiz]
+        asked = [ctx.read(batch) for batch in quiz]
         rates = {"step": self.options.step or ctx.local.optimizer.lr, "weight": self.options.weight}
-        rows = guide_gradients(predict, vector[:trained], guides, studied, quizzed, **rates)
+        rows = guide_gradients(predict, vector[:trained], guides, studied, asked, label_options(ctx), **rates)
         classes = torch.unique(torch.cat([labels for _, labels in studied]))
         return Reply(gradients=rows[classes], classes=classes.int())
 
@@ -218,6 +216,7 @@ def guide_gradients(
     guides: Tensor,
     study: Sequence[tuple[Tensor, Tensor]],
     quiz: Sequence[tuple[Tensor, Tensor]],
+    extras: Tensors = NOTHING,
     *,
     step: float,
     weight: float,
@@ -229,6 +228,7 @@ def guide_gradients(
         parameters: [n], theta.
         guides: [C, d], g.
         study, quiz: batches of images and labels.
+        extras: of cross entropy.
         step: eta.
         weight: lambda.
     """
@@ -239,10 +239,10 @@ def guide_gradients(
             logits, out = predict(theta, images)
         # A product with one-hot labels: the gradient of an index would sum in any order on a GPU.
         targets = F.one_hot(labels, len(guides)).to(guides.dtype) @ vectors
-        losses.append(cross_entropy(logits, labels) + weight * F.mse_loss(out, targets))
+        losses.append(cross_entropy(logits, labels, extras) + weight * F.mse_loss(out, targets))
     (slope,) = torch.autograd.grad(torch.stack(losses).mean(), theta, create_graph=True)
     moved = (theta - step * slope).detach().requires_grad_()
-    results = [cross_entropy(predict(moved, images)[0], labels) for images, labels in quiz]
+    results = [cross_entropy(predict(moved, images)[0], labels, extras) for images, labels in quiz]
     (v,) = torch.autograd.grad(torch.stack(results).mean(), moved)
     # From theta' back to g alone: what a slope of the model's own slope would cost is left out.
     (rows,) = torch.autograd.grad(-step * (slope * v).sum(), vectors)

@@ -99,6 +99,10 @@ class FedPFT(SharedModel[GlobalModel, None]):
         """Each sample once, as nothing trains."""
         return num_samples
 
+    def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """None: no client trains."""
+        return 0
+
     def init_server(self, ctx: ServerContext) -> GlobalModel:
         """The initial model."""
         return GlobalModel(ctx.initial_vector())

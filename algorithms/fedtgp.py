@@ -126,9 +126,8 @@ def class_gap(sent: Tensor, labels: Tensor, gap: Literal["pairs", "nearest"]) ->
     if len(means) < 2:
         return 0.0
     apart = (means[:, None] - means).square().sum(2).sqrt()
-    if gap == "pairs":
-        return float(apart.max())
-    return float(apart.fill_diagonal_(torch.inf).min(1).values.max())
+    seen = apart if gap == "pairs" else apart.fill_diagonal_(torch.inf).min(1).values
+    return float(seen.max())
 
 
 def margin_loss(sent: Tensor, labels: Tensor, prototypes: Tensor, margin: float) -> Tensor:

@@ -18,8 +18,8 @@ Federated Learning, NeurIPS; released code sacs-epfl/fens.
 
 Round 1 is the one shot, each further one a round of f; with `mean` and `label_counts` these do nothing.
 Readings: proxy samples are evenly spaced in a client's own order; n_k counts all; a class of nobody has equal
-shares; the ensemble is of the clients that answered in round 1; late replies count as others. Voting by
-competence and the mixture of experts are not here. `mean` is the plain ensemble, of one client its own model.
+shares; the ensemble is of the clients that answered in round 1. Voting by competence and the mixture of
+experts are not here. `mean` is the plain ensemble, of one client its own model.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from rayfed_kd.protocol import (
     Averaged,
     ClientContext,
     Cohort,
-    Declaration,
     Drawn,
     Evaluable,
     Evaluated,
     FlatModule,
+    LocalRecipe,
     Message,
     Method,
     MethodOptions,
@@ -56,7 +56,7 @@ from rayfed_kd.protocol import (
     Unaligned,
     composite,
 )
-from rayfed_kd.toolbox.local_training import Phase, label_loss, train_phases
+from rayfed_kd.toolbox.local_training import Phase, label_loss, label_options, train_phases
 from rayfed_kd.toolbox.losses import NOTHING, cross_entropy
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer
 
@@ -87,8 +87,7 @@ class ServerState:
     having: tuple[int, ...] = ()
 
 
-ClientState = tuple[Tensor, Tensor]
-"""Of a client's proxy samples: logits [n, K, C] of all models, and labels [n]."""
+ClientState = tuple[Tensor, Tensor]  # of proxy samples: logits [n, K, C] of all models, and labels [n]
 
 
 class FENS(Method[ServerState, ClientState | None]):
@@ -101,8 +100,8 @@ class FENS(Method[ServerState, ClientState | None]):
     label_options = True
     server_keeps = "all models, the aggregator with its moments"
     client_keeps = "all models' logits of its proxy samples"
-    down: Declaration = {"models": "weights", "architectures": "ids", "aggregator": "weights"}
-    up: Declaration = {
+    down = {"models": "weights", "architectures": "ids", "aggregator": "weights"}
+    up = {
         "student": Unaligned("weights"),
         "label_counts": "counts",
         "aggregator": Averaged("weights", by="samples"),
@@ -139,11 +138,10 @@ class FENS(Method[ServerState, ClientState | None]):
     def train(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train a model of the client's own by cross entropy, without its proxy samples."""
         student = ctx.model(ctx.own_initial_vector())
-        apart = ~self.proxy(ctx)
-        local = ctx.local.of_client(int(apart.sum()))  # its pace is that of these samples
-        phases = [Phase(label_loss, [Optimizer(local.optimizer, student)])]
-        passes = (samples_in(ctx, index, apart) for index in count())
-        drawn = islice(chain.from_iterable(passes), local.steps_of(int(apart.sum())))
+        trained = self.trained_samples(ctx.num_samples, ctx.local)  # whose pace it has
+        phases = [Phase(label_loss, [Optimizer(ctx.local.of_client(trained).optimizer, student)])]
+        passes = (samples_in(ctx, index, ~self.proxy(ctx.num_samples)) for index in count())
+        drawn = islice(chain.from_iterable(passes), ctx.local.steps_of(trained))
         train_phases({"student": student}, phases, ((batch, NOTHING) for batch in drawn), ctx)
         counts = {"label_counts": ctx.label_counts()} if self.options.aggregator == "label_counts" else {}
         return None, Reply(student=student.vector(), **counts)
@@ -154,18 +152,20 @@ class FENS(Method[ServerState, ClientState | None]):
         """One step of f on a batch of proxy samples, after the logits of all models if these came."""
         logits, labels = client or self._told(message, ctx)
         f = FreeTensor(message["aggregator"])
-        order = torch.randperm(len(labels), generator=ctx.stream("proxy"), device=ctx.device)
-        batch = order[: self.options.batch_size]
-        if len(batch):
-            loss = cross_entropy(self.aggregated(f.value, logits[batch]), labels[batch])
+        stream, most = ctx.stream("proxy"), self.options.batch_size
+        if len(batch := torch.randperm(len(labels), generator=stream, device=ctx.device)[:most]):
+            loss = cross_entropy(self.aggregated(f.value, logits[batch]), labels[batch], label_options(ctx))
             ctx.log(aggregator_ce=loss)
             Optimizer(OptimizerRecipe(name="sgd", lr=self.options.client_lr), f).minimise(loss)
         return (logits, labels), Reply(aggregator=f.trainable, samples=len(batch))
 
-    def proxy(self, ctx: ClientContext) -> Tensor:
+    def proxy(self, num_samples: int) -> Tensor:
         """Which of a client's samples are proxy, [n] bool on the CPU."""
-        before = torch.arange(ctx.num_samples + 1, dtype=torch.float64) * self.options.proxy
-        return before.floor().diff() > 0
+        return (torch.arange(num_samples + 1, dtype=torch.float64) * self.options.proxy).floor().diff() > 0
+
+    def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """Those that are not proxy."""
+        return int((~self.proxy(num_samples)).sum())
 
     def initial(self, replies: Replies, ctx: ServerContext) -> Tensor:
         """[A], f before its first round."""
@@ -176,8 +176,7 @@ class FENS(Method[ServerState, ClientState | None]):
             lengths = {"linear": members + classes, "linear_by_class": (members + 1) * classes}
             return torch.ones(lengths.get(kind, 0))
         sides = [(members * classes, members * self.options.width), (members * self.options.width, classes)]
-        # As torch draws linear layers.
-        stream = ctx.stream("aggregator")
+        stream = ctx.stream("aggregator")  # drawn as torch draws linear layers
         drawn = [torch.rand((n + 1) * m, generator=stream, device=ctx.device) for n, m in sides]
         return torch.cat([(2 * draw - 1) / n**0.5 for draw, (n, _) in zip(drawn, sides, strict=True)]).cpu()
 
@@ -196,8 +195,9 @@ class FENS(Method[ServerState, ClientState | None]):
         return (f[:-classes].view(members, -1) * logits).sum(1) + f[-classes:]
 
     def evaluated(self, server: ServerState) -> Mapping[str, Evaluable]:
-        """The ensemble: all models with f behind them."""
-        return {"ensemble": Evaluated(torch.cat([server.models, server.aggregator]), server.architectures)}
+        """The ensemble: all models with f behind them; nothing before there are any."""
+        vector = torch.cat([server.models, server.aggregator])
+        return {"ensemble": Evaluated(vector, server.architectures)} if server.architectures else {}
 
     def composed(self, parts: Sequence[FlatModule], numbers: Tensor) -> Predictor:
         """f of all models' logits."""
@@ -218,7 +218,7 @@ class FENS(Method[ServerState, ClientState | None]):
         logits = [torch.zeros(0, len(names), ctx.classes, device=ctx.device)]
         labels = [torch.zeros(0, dtype=torch.int64, device=ctx.device)]
         with torch.no_grad():
-            for drawn in samples_in(ctx, 0, self.proxy(ctx), trains=False):
+            for drawn in samples_in(ctx, 0, self.proxy(ctx.num_samples), trains=False):
                 images, classes = ctx.read(drawn)
                 logits.append(torch.stack([model(images) for model in models], 1))
                 labels.append(classes)

@@ -16,9 +16,8 @@ Arithmetic Knowledge Integration, NeurIPS; released code hojinchangucsd/TAKFL.
 Prototypes stand in the order of their first clients. Clients keep nothing. Readings: lambda is uniform unless
 the recipe says more; the released heuristic, which picks it by accuracy on labelled samples, is not here. A
 prototype without a reply teaches nobody: its tau is 0, a uniform lambda is over the others, and w_m learns
-as it is. Late replies count as others. Running statistics are in the task vectors, BatchNorm's counters are
-not. With E = 0 or lambda = 0 it is FedAvg for each prototype; with one prototype, A = 0 and lambda = 1 it is
-FedDF at a constant rate.
+as it is. Running statistics are in the task vectors, BatchNorm's counters are not. With E = 0 or lambda = 0
+it is FedAvg for each prototype; with one prototype, A = 0 and lambda = 1 it is FedDF at a constant rate.
 """
 
 from __future__ import annotations

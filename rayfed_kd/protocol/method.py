@@ -175,6 +175,10 @@ class Method(ABC, Generic[ServerState, ClientState]):
         """
         return 0
 
+    def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """How many of a client's `num_samples` its local training passes over; others are held out."""
+        return num_samples
+
     @property
     def whole_epochs(self) -> bool:
         """Whether it divides local training by numbers of epochs: `local.steps` and parts of one are refused.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +21,10 @@ def check_samples(setting: Setting) -> None:
     Raises: RecipeError
     """
     _check_tested(setting)
-    _check_whole_batches(setting)
-    _check_single_samples(setting)
+    trained, local = setting.method.trained_samples, setting.recipe.local
+    sizes = [trained(samples, local) for samples in setting.partition.sizes.tolist()]
+    _check_whole_batches(setting, sizes)
+    _check_single_samples(setting, sizes)
 
 
 def _check_tested(setting: Setting) -> None:
@@ -36,23 +40,22 @@ def _check_tested(setting: Setting) -> None:
     )
 
 
-def _check_whole_batches(setting: Setting) -> None:
-    local, sizes = setting.recipe.local, setting.partition.sizes.tolist()
-    short = [client for client, samples in enumerate(sizes) if samples < local.batch_size]
+def _check_whole_batches(setting: Setting, sizes: Sequence[int]) -> None:
+    local = setting.recipe.local
+    short = [client for client, samples in enumerate(sizes) if 0 < samples < local.batch_size]
     if local.last_batch == "drop" and short:
         raise RecipeError(
             f"local.last_batch = 'drop': client {short[0]} has "
-            f"{counted(sizes[short[0]], 'training sample')}, fewer than one batch of local.batch_size = "
+            f"{counted(sizes[short[0]], 'sample')} to train on, fewer than one batch of local.batch_size = "
             f"{local.batch_size}, and would train on nothing, as {len(short)} of {len(sizes)} clients; "
             "expected keep or join, or a smaller local.batch_size"
         )
 
 
-def _check_single_samples(setting: Setting) -> None:
+def _check_single_samples(setting: Setting, sizes: Sequence[int]) -> None:
     """Whether a batch of one sample meets a model that cannot train on one, as with BatchNorm."""
-    local, sizes = setting.recipe.local, setting.partition.sizes.tolist()
-    ones = {samples for samples in set(sizes) if min(local.batch_sizes(samples)) == 1}
-    alone = [client for client, samples in enumerate(sizes) if samples in ones]
+    local = setting.recipe.local
+    alone = [client for client, samples in enumerate(sizes) if 1 in local.batch_sizes(samples)]
     # What a method's clients train beside their own model is the recipe's, as FML's meme.
     beside = [n for n, model in setting.method.architectures().items() if model.name == RECIPE_MODEL]
     for name in dict.fromkeys([*beside, *(setting.models_by_client[client] for client in alone)]):
@@ -63,7 +66,7 @@ def _check_single_samples(setting: Setting) -> None:
             samples = sizes[with_it[0]]
             raise RecipeError(
                 f"local.last_batch = {local.last_batch!r}: client {with_it[0]} has "
-                f"{counted(samples, 'training sample')}, and local.batch_size = {local.batch_size} leaves "
+                f"{counted(samples, 'sample')} to train on, and local.batch_size = {local.batch_size} leaves "
                 f"a batch of one, as at {len(with_it)} of {len(sizes)} clients; "
                 f"{setting.architectures.described(name).name} cannot train on one: "
                 f"{fault}; expected {_cure(samples, local.batch_size)}"
@@ -74,7 +77,7 @@ def _cure(samples: int, batch_size: int) -> str:
     if batch_size == 1:
         return "a local.batch_size of 2 or more"
     if samples == 1:
-        return "two samples or more for each client, as partition.min_size=2 gives them"
+        return "two samples or more for each client to train on, by a larger partition.min_size"
     return "local.last_batch=join or drop, or another local.batch_size"
 
 

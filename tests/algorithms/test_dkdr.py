@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from runs import reply_of
 
-from rayfed_kd.algorithms.dkdr import DKDR, Options, finch, head_share
+from rayfed_kd.algorithms.dkdr import DKDR, Options, ServerState, finch, head_share
+from rayfed_kd.cluster.engine.calls import Held
+from rayfed_kd.protocol import Replies
 
 # t = (2, 0, -1), u = (1, 0.5, 0); probabilities (.4, .35, .25) and (.3, .5, .2) as logits.
 TAUGHT = torch.tensor([[2.0, 0.0, -1.0], [0.4, 0.35, 0.25]], dtype=torch.float64)
@@ -68,6 +71,22 @@ def test_groups_means_by_samples_are_fedavgs_model(bench):
     sizes = torch.stack([counts[groups == group].sum() for group in range(len(after.experts))])
     mixed = (sizes[:, None] * after.experts).sum(0) / sizes.sum()
     torch.testing.assert_close(mixed, after.weights, atol=1e-6, rtol=1e-5)
+
+
+def test_a_late_clients_change_is_from_the_model_that_it_was_sent(bench):
+    """Clients 0 and 2 change by x, late and fresh, 1 and 3 by y; the model has moved by 1 meanwhile."""
+    table = bench({"name": "dkdr", "rank": 1.0})
+    ctx = table.server(2)
+    older, stream = ctx.initial_vector(), torch.Generator().manual_seed(1)
+    x, y = 0.01 * torch.randn(2, len(older), generator=stream)
+    now = older + 1
+    models = [older + x, older + y, now + x, now + y]
+    replies = [reply_of(k, 1, student=model) for k, model in enumerate(models)]
+    for reply in replies[:2]:
+        reply.staleness, reply.sent = 1, Held({"student": older.numpy()})
+    after = table.method.absorb(ServerState(now, now[None]), Replies(replies), ctx)
+    wanted = torch.stack([(models[0] + models[2]) / 2, (models[1] + models[3]) / 2])
+    torch.testing.assert_close(after.experts, wanted)
 
 
 def test_beta_zero_is_fedavg_bit_for_bit(train):

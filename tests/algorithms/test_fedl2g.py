@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from runs import reply_of, run_in_process
+from small_recipes import MADE_UP
 from torch import nn
 from torch.nn import functional as F
 
@@ -59,16 +60,17 @@ class FunctionalHead(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("guided", "model"),
+    ("guided", "model", "smoothing"),
     [
-        *(("logits", "lenet5"), ("features", "lenet5")),
-        *(("logits", "zoo_modules:batchnorm2d"), ("logits", "zoo_modules:Transformer")),
-        ("logits", f"{__name__}:FunctionalHead"),
+        *(("logits", "lenet5", 0.0), ("features", "lenet5", 0.0), ("logits", "lenet5", 0.3)),
+        *(("logits", "zoo_modules:batchnorm2d", 0.0), ("logits", "zoo_modules:Transformer", 0.0)),
+        ("logits", f"{__name__}:FunctionalHead", 0.0),
     ],
 )
-def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, model, bench):
+def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, model, smoothing, bench):
     """2 eta lambda / (B d M) sum_i J_i v of two study batches, J_i row by row."""
     words = ["local.batch_size=4", "local.optimizer.lr=0.3", f"model={{name: {model}}}"]
+    words.append(f"local.label_smoothing={smoothing}")
     table = bench({**NOW, "guided": guided, "study_batches": 2, "weight": 0.7}, *words)
     ctx = table.client(0)
     own = ctx.own_initial_vector()
@@ -89,7 +91,8 @@ def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, model, be
         return student(images) if guided == "logits" else student.features(images)
 
     studied = [
-        F.cross_entropy(student(x), y) + 0.7 * ((out(x) - message["guides"][y]) ** 2).mean()
+        F.cross_entropy(student(x), y, label_smoothing=smoothing)
+        + 0.7 * ((out(x) - message["guides"][y]) ** 2).mean()
         for x, y in batches
     ]
     theta_slope = slope(sum(studied) / 2)
@@ -97,7 +100,7 @@ def test_gradients_are_sums_of_jacobians_along_the_quizs_slope(guided, model, be
     moved[: len(theta_slope)] -= 0.3 * theta_slope  # behind it are buffers
     student.load(moved)
     ((images, labels),) = (ctx.read(one) for one in quiz)
-    v = slope(F.cross_entropy(student(images), labels))
+    v = slope(F.cross_entropy(student(images), labels, label_smoothing=smoothing))
     student.load(own)
     wanted = torch.zeros_like(message["guides"])
     for x, y in batches:
@@ -163,6 +166,17 @@ def test_a_cosine_falls_over_the_steps_without_the_quiz(bench, monkeypatch):
     table.method.client_update(ctx.own_initial_vector(), Message(guides=torch.zeros(10, 10)), ctx)
     steps = 2 * math.ceil((ctx.num_samples - 16) / 16)
     assert factors == pytest.approx([(1 + math.cos(math.pi * n / steps)) / 2 for n in range(steps)])
+
+
+def test_batches_of_one_are_of_the_samples_without_a_quiz_that_is_held_out():
+    """Of twelve six are the quiz, and the others one batch of eleven at most; drawn, all are 11 and 1."""
+    model, partition = {"name": "zoo_modules:BatchNorm1d"}, {"name": "iid", "clients": 4}
+    recipe = {**MADE_UP, "method": NOW, "model": model, "partition": partition}
+    prepare(recipe, ["local.batch_size=11"])
+    with pytest.raises(
+        RecipeError, match=r"client 0 has 12 samples to train on, and .* leaves a batch of one"
+    ):
+        prepare({**recipe, "method": DRAWN}, ["local.batch_size=11"])
 
 
 def test_a_quiz_is_at_most_half_of_a_clients_samples(bench):

@@ -111,6 +111,11 @@ def test_only_the_head_changes_and_without_epochs_it_is_its_first_one(bench):
     assert not torch.allclose(heads[20], heads[0], atol=1e-3)
 
 
+def test_samples_that_nobody_trains_on_make_no_batch_of_one(bench):
+    """BatchNorm cannot be trained on one sample; here nobody trains it."""
+    bench({"name": "fedpft"}, "model={name: 'zoo_modules:BatchNorm1d'}", "local.batch_size=1")
+
+
 def test_head_learns_the_classes_from_draws():
     """Digits, on features of a random network: ten classes, a tenth is chance."""
     adam = {"name": "adam", "lr": 0.01}

@@ -108,7 +108,7 @@ def test_a_round_weighs_clients_by_the_samples_of_their_step_and_leaves_late_mod
 
 def test_proxy_samples_are_a_tenth_and_never_trained_on(bench):
     ctx = bench({"name": "fens"}).client(0)
-    proxy = FENS(Options()).proxy(ctx)
+    proxy = FENS(Options()).proxy(ctx.num_samples)
     assert int(proxy.sum()) == ctx.num_samples // 10 > 0
     assert proxy.nonzero().flatten().tolist() == list(range(9, ctx.num_samples, 10))
     for index in range(2):
@@ -175,6 +175,14 @@ def test_of_one_client_the_mean_is_its_own_model():
     assert outcome.rows["metrics"][0]["server_accuracy"] == pytest.approx(expected)
 
 
+def test_before_the_first_models_come_nothing_is_evaluated():
+    """Each client joins a round by itself: nobody is in the first two."""
+    poisson = {"seed": 0, "sampling": {"poisson": True, "fraction": 0.25}}
+    rows = run_in_process({**several(aggregator="mean"), **poisson}).rows
+    assert [row["cohort"] for row in rows["rounds"]] == [0, 0, 1]
+    assert [row["round"] for row in rows["metrics"]] == [3]
+
+
 @pytest.mark.parametrize("aggregator", NUMBERS)
 def test_models_go_up_and_down_once_and_the_aggregator_each_round(aggregator):
     rows = run_in_process(several(aggregator=aggregator)).rows["messages"]
@@ -230,6 +238,32 @@ def test_the_aggregator_learns():
         row["aggregator_ce"] for row in map(dict, (row["logged"] for row in outcome.rows["rounds"][1:]))
     ]
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_smoothing_and_weights_reach_the_loss_of_the_aggregator(bench):
+    weights = [1.0] * 9 + [4.0]
+    table = bench(
+        {"name": "fens", "aggregator": "linear"},
+        "local.label_smoothing=0.3",
+        f"local.class_weights={weights}",
+    )
+    logits = torch.randn(5, 2, 10, generator=torch.Generator().manual_seed(1))
+    labels, f = torch.tensor([0, 9, 3, 9, 1]), torch.ones(12, requires_grad=True)
+    sums = (f[:2, None] * logits).sum(1) + f[2:]
+    nn.functional.cross_entropy(sums, labels, torch.tensor(weights), label_smoothing=0.3).backward()
+    _, reply = table.method.step((logits, labels), Message(aggregator=torch.ones(12)), table.client(0))
+    torch.testing.assert_close(reply["aggregator"], 1 - f.grad)
+
+
+def test_batches_of_one_are_of_the_samples_without_proxy_ones():
+    """Two of twelve are proxy: ten are 9 and 1, and one batch of 11 at most."""
+    model, partition = {"name": "zoo_modules:BatchNorm1d"}, {"name": "iid", "clients": 4}
+    recipe = {**several(proxy=0.2), "client_models": None, "model": model, "partition": partition}
+    with pytest.raises(
+        RecipeError, match=r"client 0 has 10 samples to train on, and .* leaves a batch of one"
+    ):
+        prepare(recipe, ["local.batch_size=9"])
+    prepare(recipe, ["local.batch_size=11"])
 
 
 def test_composites_are_checked_and_not_exported(tmp_path):

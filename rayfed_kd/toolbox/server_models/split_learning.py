@@ -231,14 +231,12 @@ class KnowledgeTransfer(OwnModels, Method[ServerState, ClientState]):
     def _shown(self, client: ClientState, ctx: ClientContext, *, known: bool) -> Reply:
         model = ctx.frozen_model(client.model)
         cut = self._cut(model)
-        features, logits, labels = [], [], []
         with torch.no_grad():
-            for images, wanted in ctx.samples():
-                features.append(up_to(cut, model, images))
-                logits.append(from_(cut, model, features[-1]))
-                labels.append(wanted)
-        once = {} if known else {"labels": torch.cat(labels), **self.introduction(ctx)}
-        return Reply(features=torch.cat(features), logits=torch.cat(logits), **once)
+            shown = [(up_to(cut, model, images), labels) for images, labels in ctx.samples()]
+            logits = torch.cat([from_(cut, model, features) for features, _ in shown])
+        features, labels = (torch.cat(column) for column in zip(*shown, strict=True))
+        once = {} if known else {"labels": labels, **self.introduction(ctx)}
+        return Reply(features=features, logits=logits, **once)
 
     def _logits(self, model: FlatModule, reply: Reply, ctx: ServerContext) -> Tensor:
         """The server's logits on a client's samples, [n_k, C], after all its epochs."""

@@ -66,7 +66,7 @@ def test_a_last_short_batch_is_kept_left_out_or_joined(last_batch, samples, size
 def test_batch_of_one_sample_is_refused_before_round_1_where_batchnorm_would_fail(own):
     """41 samples, a fifth for tests: 33 to train on are 32 and one."""
     told = (
-        r"local.last_batch = 'keep': client 1 has 33 training samples, and local.batch_size = 32 leaves a "
+        r"local.last_batch = 'keep': client 1 has 33 samples to train on, and local.batch_size = 32 leaves a "
         r"batch of one, as at 2 of 3 clients; .*Expected more than 1 value per channel.*; expected "
         r"local.last_batch=join or drop"
     )
@@ -91,14 +91,14 @@ def test_cure_is_one_that_helps(own, sizes, local, cure):
 
 
 def test_client_without_a_whole_batch_is_refused_where_short_ones_are_dropped(own):
-    with pytest.raises(RecipeError, match=r"'drop': client 1 has 16 training samples, fewer than .* = 32"):
+    with pytest.raises(RecipeError, match=r"'drop': client 1 has 16 samples to train on, fewer than .* = 32"):
         prepare(recipe(own, (60, 20), batch_size=32, last_batch="drop", model="mlp"))
 
 
 def test_meme_of_the_recipes_model_counts_where_clients_have_others(own):
     """FML's clients train the recipe's model beside their own, which has no BatchNorm."""
     mixed = {**recipe(own, (60, 41, 41), batch_size=32), "method": {"name": "fml"}}
-    with pytest.raises(RecipeError, match=r"client 1 has 33 training samples"):
+    with pytest.raises(RecipeError, match=r"client 1 has 33 samples to train on"):
         prepare({**mixed, "client_models": {"models": [{"name": "mlp"}]}})
 
 
