@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -58,7 +59,7 @@ class BatchedSteps:
         # Made once: they share the storage's memory, so updates in place reach them.
         self._everybody = {name: _leaves(stack, stack.storage) for name, stack in self._trained.items()}
         self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, list[int]] = {}
+        self._counts = defaultdict[str, Counter[int]](Counter)  # by place
         self._samples = [0] * len(members)
 
     def _stack(self, name: str, models: Sequence[FlatModule]) -> None:
@@ -156,7 +157,10 @@ class BatchedSteps:
 
         # Under vmap a write in place to a client's row succeeds; only the version counter shows it.
         versions = [tensor._version for tensor in extras.values()]
-        losses, logged, handed_on = torch.vmap(client_loss)(trained, frozen, extras, batch)
+        # In vmap torch 2.13's BatchNorm has a wrong gradient of one sample alone, on channels-last maps.
+        single = any(part.shape[:2] == (1, 1) for part in batch.values())
+        together = partial(_of_one, client_loss) if single else torch.vmap(client_loss)
+        losses, logged, handed_on = together(trained, frozen, extras, batch)
         if versions != [tensor._version for tensor in extras.values()]:
             raise GroupError("its loss changes a tensor that it is given, in place")
         if losses.dim() != 1:
@@ -169,10 +173,8 @@ class BatchedSteps:
         for name, values in logged.items():
             if name not in self._sums:
                 self._sums[name] = torch.zeros(len(self._members), dtype=torch.float64, device=values.device)
-                self._counts[name] = [0] * len(self._members)
             self._sums[name][rows] += values.detach().to(torch.float64)
-            for place in places:
-                self._counts[name][place] += 1
+            self._counts[name].update(places)
 
 
 class _Update:
@@ -188,9 +190,8 @@ class _Update:
     def _fresh(self, parameters: Tensor) -> list[dict[str, Tensor]]:
         """Every client's moments before its first step, rows of one tensor; a counter is each one's own."""
         moments = self._rule.fresh(parameters)
-        rows = {name: list(value) if value.dim() else None for name, value in moments.items()}
         return [
-            {name: moments[name].clone() if row is None else row[place] for name, row in rows.items()}
+            {name: value[place] if value.dim() else value.clone() for name, value in moments.items()}
             for place in range(len(parameters))
         ]
 
@@ -221,6 +222,19 @@ class _Update:
             optimizer.go_on_from(moments, steps)
 
 
+def _of_one(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What `torch.vmap` of the function gives for a single row, without it."""
+    value, *further = function(*map(_first, arguments))
+    return value[None], *({name: tensor[None] for name, tensor in each.items()} for each in further)
+
+
+def _first(rows: Any) -> Any:
+    """The first row of tensors in dicts and lists."""
+    if isinstance(rows, Mapping):
+        return {name: _first(inner) for name, inner in rows.items()}
+    return rows[0] if isinstance(rows, Tensor) else list(map(_first, rows))
+
+
 def _leaves(stack: StackedModules, rows: Tensor) -> list[Tensor]:
     """The rows' parameters as leaves, in the same memory."""
     # `.data` does not share the version counter: running statistics lie in the same memory, and writing
@@ -232,17 +246,15 @@ def _told_apart(extras: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tenso
     """The tensors that all clients share, and those that differ, stacked as [n, ...]."""
     shared, stacks = {}, {}
     for name, first in extras[0].items():
-        if all(_same_memory(first, other[name]) for other in extras[1:]):
+        if len({_memory(each[name]) for each in extras}) == 1:
             shared[name] = first
         else:
-            stacks[name] = torch.stack([other[name] for other in extras])
+            stacks[name] = torch.stack([each[name] for each in extras])
     return shared, stacks
 
 
-def _same_memory(left: Tensor, right: Tensor) -> bool:
-    return left is right or (
-        left.data_ptr() == right.data_ptr() and left.shape == right.shape and left.stride() == right.stride()
-    )
+def _memory(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def steps_of_one_shape(
@@ -252,20 +264,15 @@ def steps_of_one_shape(
 
     Yields: places of the clients whose next batches have the commonest shape, and these batches.
     """
-    pending = {place: batch for place, feed in enumerate(batches) if (batch := next(feed, None)) is not None}
-    while pending:
-        shapes = {place: _shape(batch) for place, batch in pending.items()}
+    current = [next(feed, None) for feed in batches]
+    while shapes := {place: _shape(batch) for place, batch in enumerate(current) if batch is not None}:
         counts = Counter(shapes.values())
         # Equal counts: the largest shape, so that the order of clients decides nothing.
-        shape = max(counts, key=lambda candidate: (counts[candidate], candidate))
-        places = [place for place in pending if shapes[place] == shape]
-        yield places, [pending[place] for place in places]
+        commonest = max(counts, key=lambda shape: (counts[shape], shape))
+        places = [place for place, shape in shapes.items() if shape == commonest]
+        yield places, [batch for place in places if (batch := current[place]) is not None]
         for place in places:
-            batch = next(batches[place], None)
-            if batch is None:
-                del pending[place]
-            else:
-                pending[place] = batch
+            current[place] = next(batches[place], None)
 
 
 def _shape(batch: OwnBatch) -> tuple[int, tuple[tuple[int, ...], ...]]:
