@@ -266,7 +266,7 @@ def _check(name: str, raw: RawDataset) -> None:
         kinds, wanted = ("b", "bool") if known is raw.held_out else ("biuU", "int64")
         fits = known is None or (_is_array(known) and known.shape == raw.train.labels.shape)
         if not fits or (known is not None and known.dtype.kind not in kinds):
-            given = f"{np.size(known)} {what} of {len(raw.train)} training samples, {kind_of(known)}"
+            given = f"{np.asarray(known).size} {what} of {len(raw.train)} training samples, {kind_of(known)}"
             raise DataError(f"data {name}: {given} of {np.asarray(known).dtype}; expected [n] {wanted}")
     if raw.held_out is not None and raw.writers is None:
         raise DataError(f"data {name}: held_out is of writers' samples; expected writers as well")
