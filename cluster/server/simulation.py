@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -260,7 +260,9 @@ class Simulation:
         cohort.end_round()
         self._module_pool.take_back()
         self._asked_rounds |= ctx.asked_rounds
-        self._tell_bad_replies(cohort.traffic.bad)
+        if cohort.traffic.bad and not self._told_bad:
+            self._told_bad = True  # of all others there are numbers in the rounds' lines
+            self.tell(f"faults.bad_replies: drop leaves out: {cohort.traffic.bad[0]}")
         return server
 
     def _evaluation_of(
@@ -289,12 +291,6 @@ class Simulation:
         """Within, an error is told as one of the method's server code in this round."""
         when = f"round {round_index}" if round_index else "before round 1"
         return blaming_method(f"{when}, server of {self.setting.recipe.method.name}")
-
-    def _tell_bad_replies(self, reasons: Sequence[str]) -> None:
-        """Tell of the run's first reply that is left out; of all there are numbers in the rounds' lines."""
-        if reasons and not self._told_bad:
-            self._told_bad = True
-            self.tell(f"faults.bad_replies: drop leaves out: {reasons[0]}")
 
     def _context(self, round_index: int) -> ServerContext:
         # Sizes and models of perhaps a million clients are the same in all rounds.

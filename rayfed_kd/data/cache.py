@@ -21,7 +21,7 @@ from filelock import FileLock
 from rayfed_kd.data.cache_keys import contents, entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, of_each_class
 from rayfed_kd.data.decoding import begin_decoding
-from rayfed_kd.errors import DataError, shortened, shown
+from rayfed_kd.errors import DataError, kind_of, shortened, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, make_folder, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
@@ -254,11 +254,20 @@ def _check(name: str, raw: RawDataset) -> None:
         raise DataError(
             f"data {name}: {means} values of mean, {deviations} of std, expected one for each of {shape[0]}"
         )
+    if means:
+        scale = np.array([raw.mean, raw.std])
+        usual = scale.dtype.kind in "iuf" and scale.min() >= 0 and scale[0].max() <= 1 and scale[1].min() > 0
+        if not usual or np.isinf(scale).any():
+            given = f"mean is {shown(raw.mean)}, std is {shown(raw.std)}, of pixels / 255"
+            raise DataError(f"data {name}: {given}; expected means from 0 to 1, and deviations above 0")
     of_samples = {"writers": raw.writers, "values of held_out": raw.held_out}
     of_samples |= {f"values of the column {column}": values for column, values in raw.columns.items()}
     for what, known in of_samples.items():
-        if known is not None and len(known) != len(raw.train):
-            raise DataError(f"data {name}: {len(known)} {what} of {len(raw.train)} training samples")
+        kinds, wanted = ("b", "bool") if known is raw.held_out else ("biuU", "int64")
+        fits = known is None or (_is_array(known) and known.shape == raw.train.labels.shape)
+        if not fits or (known is not None and known.dtype.kind not in kinds):
+            given = f"{np.asarray(known).size} {what} of {len(raw.train)} training samples, {kind_of(known)}"
+            raise DataError(f"data {name}: {given} of {np.asarray(known).dtype}; expected [n] {wanted}")
     if raw.held_out is not None and raw.writers is None:
         raise DataError(f"data {name}: held_out is of writers' samples; expected writers as well")
 
@@ -275,8 +284,7 @@ def _check_types(name: str, raw: object) -> None:
         if not isinstance(split, Split):
             raise DataError(f"data {name}: {part} is a {type(split).__name__}, expected a Split")
         for what, values in (("images", split.images), ("labels", split.labels)):
-            # What a mask hides would be read like the rest.
-            if not isinstance(values, np.ndarray) or isinstance(values, np.ma.MaskedArray):
+            if not _is_array(values):
                 raise DataError(
                     f"data {name}, {part}: {what} are a {type(values).__name__}, expected a numpy array"
                 )
@@ -284,6 +292,11 @@ def _check_types(name: str, raw: object) -> None:
     listed = isinstance(names, Sequence) and not isinstance(names, str)
     if not (listed and all(isinstance(name, str) for name in names)):
         raise DataError(f"data {name}: class_names is {shown(names)}, expected a text for each class")
+
+
+def _is_array(values: object) -> bool:
+    # What a mask hides would be read like the rest.
+    return isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray)
 
 
 def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -> None:

@@ -65,7 +65,10 @@ class RunRecorder:
             # wall_s goes on over a resumption: a round's own seconds are counted from the last that stays.
             rounds = read_table(folder / "tables", "rounds")["wall_s"].to_pylist()
             self._last_wall_s = rounds[-1] if rounds else 0.0
-            self._take_again(len(rounds))
+            if self._stop_rule is not None:
+                kept = RowsByRound(folder)
+                for round_index in range(1, len(rounds) + 1):
+                    self._stop_rule.take(kept.of(round_index))
         self._pictures = RoundPictures(folder, setting)
         self._trackers = Trackers(folder, setting.recipe, self._warn)
         # Pictures take longer than tables: a thread of their own, one, so that they stay in order.
@@ -144,13 +147,6 @@ class RunRecorder:
     def _warn(self, line: str) -> None:
         self._log.warning("%s", line)
         self._tell(line)
-
-    def _take_again(self, rounds: int) -> None:
-        """Give the stop rule the rounds that a resumed run keeps."""
-        if self._stop_rule is not None:
-            rows = RowsByRound(self._folder)
-            for round_index in range(1, rounds + 1):
-                self._stop_rule.take(rows.of(round_index))
 
     def _in_background(self, work: Callable[..., None], *arguments: Any) -> None:
         # Done work without an error is forgotten: a long run draws thousands of times.

@@ -57,21 +57,17 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     notes += model_notes(summary["models"])
     notes += [f"stopped: {summary['stopped']}"] if "stopped" in summary else []
     notes += [f"diverged: {text}" for text in summary.get("diverged", ())]
-    notes += _undefined_notes(summary)
+    # Their means are over the other evaluations alone.
+    notes += [
+        f"{metric} of {name} has no finite value in {counted(count, 'evaluation')} of {model['evaluations']}"
+        for name, model in summary["models"].items()
+        for metric, count in model.get("undefined", {}).items()
+    ]
     if bad := summary.get("bad_replies"):
         notes.append(f"{counted(bad, 'bad reply', 'bad replies')} left out (faults.bad_replies: drop)")
     notes += privacy_notes(summary)
     untested = untested_text(summary)
     return notes if untested is None else [*notes, untested]
-
-
-def _undefined_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Which metrics have no value in some evaluations: means are over the others alone."""
-    return [
-        f"{metric} of {name} has no finite value in {counted(count, 'evaluation')} of {model['evaluations']}"
-        for name, model in summary["models"].items()
-        for metric, count in model.get("undefined", {}).items()
-    ]
 
 
 def privacy_notes(summary: Mapping[str, Any]) -> list[str]:

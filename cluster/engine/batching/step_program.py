@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Hashable, Sequence
 from types import FunctionType, MethodType
 
-from torch import Tensor
-
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Method
 from rayfed_kd.toolbox.local_training import BatchLoss, LocalSteps
@@ -46,11 +44,11 @@ def program_of(steps: LocalSteps) -> Hashable:
     )
     extras = tuple((name, tensor.shape, tensor.dtype) for name, tensor in steps.extras.items())
     # The group trains stacked copies, so a tensor in a model's own memory would not follow its training.
-    trained = [model.storage for model in steps.models.values() if model.module.training]
+    trained = {m.storage.untyped_storage().data_ptr() for m in steps.models.values() if m.module.training}
     for name, tensor in steps.extras.items():
         if tensor.requires_grad:
             raise GroupError(f"its loss is given {name}, a tensor that takes a gradient")
-        if any(_inside(tensor, storage) for storage in trained):
+        if tensor.untyped_storage().data_ptr() in trained:
             raise GroupError(f"its loss is given {name}, which is part of a model that it trains")
     return models, phases, optimizers, extras
 
@@ -80,7 +78,3 @@ def _loss_key(loss: BatchLoss) -> Hashable:
 
 def _is_frozen(owner: object) -> bool:
     return dataclasses.is_dataclass(owner) and bool(getattr(owner, "__dataclass_params__").frozen)  # noqa: B009 -- typeshed has none
-
-
-def _inside(tensor: Tensor, storage: Tensor) -> bool:
-    return tensor.untyped_storage().data_ptr() == storage.untyped_storage().data_ptr()

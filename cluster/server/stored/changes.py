@@ -9,9 +9,8 @@ and one checkpoint's changes.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ class Changes:
 
     def slots(self, refs: Sequence[PartRef]) -> Array:
         """Where slots' arrays lie, [n, 2] int64; those that are new are appended."""
-        places = [self._place(ref.handle, ref.name, partial(_fetched, ref)) for ref in refs]
+        places = [self._place(ref.handle, ref.name) for ref in refs]
         return np.array(places, dtype=np.int64).reshape(-1, 2)
 
     def dispatches(self, dispatches: Sequence[Dispatch]) -> dict[str, Any]:
@@ -124,23 +123,17 @@ class Changes:
                 "metadata": dict(dispatch.call.metadata),
             }
             listed.append({**plain, "elements": dict(dispatch.elements), "call": call})
-        # Whole messages have no part's name.
-        places = [self._place(message, "", partial(_packed_message, message)) for message in messages]
+        places = [self._place(message) for message in messages]
         return {"messages": places, "dispatches": listed}
 
-    def _place(self, handle: Handle, name: str, packed: Callable[[], Packed]) -> Place:
+    def _place(self, handle: Handle, name: str = "") -> Place:
+        """Where a part of a handle's arrays lies; without its name, all of them."""
         key = id(handle), name
         known = self._used.get(key) or self._places.get(key)
         # The object, too: another one may have the number of one that is gone.
         if known is None or known[0]() is not handle:
-            known = weakref.ref(handle), self.log.append(*packed())
+            arrays = handle.resolve()
+            packed = Packed(None, [arrays[name]]) if name else pack(dict(arrays))
+            known = weakref.ref(handle), self.log.append(*packed)
         self._used[key] = known
         return known[1]
-
-
-def _fetched(ref: PartRef) -> Packed:
-    return Packed(None, [ref.handle.resolve()[ref.name]])
-
-
-def _packed_message(message: Handle) -> Packed:
-    return pack(dict(message.resolve()))

@@ -44,6 +44,7 @@ OTHER_FILES = {
     b"\xd0\xcf\x11\xe0": "an old spreadsheet",
     b"\x89HDF": "an HDF5 file",
     b"SQLite": "a data base",
+    b"\x1f\x8b": "compressed by gzip, which its name must say by .gz",
 }
 HEAD_BYTES = 4096
 NUMBER = r"\s*[+-]?(\d+{0}?\d*|{0}\d+)([eE][+-]?\d+)?\s*"
@@ -112,7 +113,7 @@ def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
             _refuse_bytes(file, names[place], column)
         if form.thousands and pa.types.is_string(column.type) and names[place] not in texts:
             table = table.set_column(place, names[place], _ungrouped(column, form, missing))
-    _check_quotes(file, table)
+    _check_quotes(file, table, form)
     return table
 
 
@@ -120,7 +121,7 @@ def _check_beginning(file: Path, form: CsvForm) -> None:
     with file.open("rb") as stream:
         head = stream.read(HEAD_BYTES)
     for mark, kind in OTHER_FILES.items():
-        if head.startswith(mark):
+        if head.startswith(mark) and file.suffix != ".gz":
             raise DataError(f"{file} is {kind}; expected CSV or Parquet")
     if match := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", head):
         raise DataError(
@@ -172,13 +173,14 @@ def _check_separator(file: Path, form: CsvForm, names: Sequence[str]) -> None:
             )
 
 
-def _check_quotes(file: Path, table: pa.Table) -> None:
+def _check_quotes(file: Path, table: pa.Table, form: CsvForm) -> None:
     """An open quotation mark makes one text of all that follows it, which Arrow takes."""
-    last = [
-        str(value) for row in table.slice(max(table.num_rows - 1, 0)).to_pylist() for value in row.values()
-    ]
-    if any("\n" in text for text in last) and file.read_bytes().count(b'"') % 2:
-        raise DataError(f"{file}, row {table.num_rows}: a quotation mark that is not closed")
+    last = table.slice(max(table.num_rows - 1, 0)).to_pylist()
+    if any("\n" in str(value) for row in last for value in row.values()):
+        with pa.input_stream(file) as stream:  # decompresses, as Arrow's reader of CSV
+            marks = stream.read().decode(form.encoding).count('"')
+        if marks % 2:
+            raise DataError(f"{file}, row {table.num_rows}: a quotation mark that is not closed")
 
 
 def _printable(text: str) -> str:

@@ -37,8 +37,7 @@ def femnist(folder: Path) -> Source:
 
 def _decoded(train: Sequence[Path], test: Sequence[Path]) -> RawDataset:
     split, writers = _read(train)
-    tested = _read(test)[0] if test else None
-    return RawDataset(split, tested, CLASSES, writers=writers)
+    return RawDataset(split, _read(test)[0] if test else None, CLASSES, writers=writers)
 
 
 def _read(files: Sequence[Path]) -> tuple[Split, Array]:

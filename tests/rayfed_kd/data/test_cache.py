@@ -162,35 +162,36 @@ def test_cache_folder_follows_the_desktops_rule(tmp_path, monkeypatch):
 
 
 PIXELS, LABELS = np.zeros((4, 1, 2, 2), dtype=np.uint8), np.array([0, 1, 0, 1])
-TRAIN = Split(PIXELS, LABELS)
+TRAIN, AB = Split(PIXELS, LABELS), ("a", "b")
 TOKENS = np.array([[1, 0], [5, 2], [1, 1], [0, 0]])
 
 
 NONSENSE = {
-    "count": (RawDataset(Split(PIXELS[:3], LABELS), None, ("a", "b")), "3 images and 4 labels"),
-    "rank": (RawDataset(Split(PIXELS[:, 0], LABELS), None, ("a", "b")), r"expected \[n, c, h, w\] pixels"),
-    "type": (RawDataset(Split(PIXELS.astype(float), LABELS), None, ("a", "b")), "images are float64"),
-    "test-shape": (
-        RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), ("a", "b")),
-        r"test samples are \(1, 2, 1\)",
-    ),
-    "statistics": (RawDataset(TRAIN, None, ("a", "b"), (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
-    "mean alone": (RawDataset(TRAIN, None, ("a", "b"), (0.5,)), "1 values of mean, 0 of std"),
-    "mask": (RawDataset(Split(np.ma.array(TRAIN.images), LABELS), None, ("a", "b")), "are a MaskedArray"),
-    "a column of labels": (RawDataset(Split(TRAIN.images, LABELS[:, None]), None, ("a", "b")), r"\(4, 1\)"),
-    "writers": (RawDataset(TRAIN, None, ("a", "b"), writers=LABELS[:2]), "2 writers of 4 training samples"),
+    "count": (RawDataset(Split(PIXELS[:3], LABELS), None, AB), "3 images and 4 labels"),
+    "rank": (RawDataset(Split(PIXELS[:, 0], LABELS), None, AB), r"expected \[n, c, h, w\] pixels"),
+    "type": (RawDataset(Split(PIXELS.astype(float), LABELS), None, AB), "images are float64"),
+    "test-shape": (RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), AB), r"test samples are \(1, 2, 1\)"),
+    "statistics": (RawDataset(TRAIN, None, AB, (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
+    "mean alone": (RawDataset(TRAIN, None, AB, (0.5,)), "1 values of mean, 0 of std"),
+    "mask": (RawDataset(Split(np.ma.array(TRAIN.images), LABELS), None, AB), "are a MaskedArray"),
+    "a column of labels": (RawDataset(Split(TRAIN.images, LABELS[:, None]), None, AB), r"\(4, 1\)"),
+    "writers": (RawDataset(TRAIN, None, AB, writers=LABELS[:2]), "2 writers of 4 training samples"),
     "column": (
-        RawDataset(TRAIN, None, ("a", "b"), columns={"site": LABELS[:3]}),
+        RawDataset(TRAIN, None, AB, columns={"site": LABELS[:3]}),
         "3 values of the column site of 4 training samples",
     ),
-    "division": (RawDataset(TRAIN, None, ("a", "b"), held_out=LABELS > 0), "expected writers as well"),
-    "text": (RawDataset(TRAIN, None, ("a", "b"), sample=TextShape(2, 5)), r"tokens are uint8 of \(1, 2, 2\)"),
+    "masked writers": (RawDataset(TRAIN, None, AB, writers=np.ma.array(LABELS)), "a MaskedArray"),
+    "objects": (RawDataset(TRAIN, None, AB, columns={"at": LABELS.astype(object)}), "of object"),
+    "0 and 1": (RawDataset(TRAIN, None, AB, writers=LABELS, held_out=LABELS), r"expected \[n\] bool"),
+    "deviation": (RawDataset(TRAIN, None, AB, (0.5,), (0.0,)), "deviations above 0"),
+    "division": (RawDataset(TRAIN, None, AB, held_out=LABELS > 0), "expected writers as well"),
+    "text": (RawDataset(TRAIN, None, AB, sample=TextShape(2, 5)), r"tokens are uint8 of \(1, 2, 2\)"),
     "token": (
-        RawDataset(Split(TOKENS, LABELS), None, ("a", "b"), sample=TextShape(2, 5)),
+        RawDataset(Split(TOKENS, LABELS), None, AB, sample=TextShape(2, 5)),
         "5 in sample 1, place 0; expected whole numbers from 0 to 4",
     ),
     "code": (
-        RawDataset(Split(TOKENS.astype(np.float32) / 2, LABELS), None, ("a", "b"), sample=RowShape(1, [4])),
+        RawDataset(Split(TOKENS.astype(np.float32) / 2, LABELS), None, AB, sample=RowShape(1, [4])),
         "0.5 in sample 2, place 1; expected whole numbers from 0 to 3",
     ),
 }

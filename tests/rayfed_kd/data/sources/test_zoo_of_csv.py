@@ -80,6 +80,8 @@ FILES = {
     "a row too long": ("x,label\n1,a\n1,a,9\n", "row 2: 3 values for 2 columns: 1,a,9", {}),
     "a row too short": ("x,label\n1,a\n2,b\n3\n", "row 3: 1 values for 2 columns: 3", {}),
     "an open quotation mark": ('x,label\n1,"a\n2,b\n3,c\n', "row 1: a quotation mark that is not closed", {}),
+    "a byte 0x22": ('x,label\n1,a\n2,b\n3,"\u2200\n"\n'.encode("utf-16"), THREE, {"encoding": "utf-16"}),
+    "gzip under another name": (b"\x1f\x8b\x08 and so on", "compressed by gzip, which its name", {}),
     "two columns of one name": ("x,x,label\n1,2,a\n", "two columns have the name 'x'", {}),
     "a question mark": (
         table((1, "a"), (2, "b"), ("?", "a")),
@@ -128,8 +130,7 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_a_csv_file_is_what_it_means_or_one_line(kind, tmp_path, read_or_refused):
     content, features, options = FILES[kind]
-    encoded = content if isinstance(content, bytes) else content.encode()
-    (tmp_path / "train.csv").write_bytes(encoded)
+    (tmp_path / "train.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
     read_or_refused("tabular", features if isinstance(features, str) else {"images": features}, **options)
 
 
