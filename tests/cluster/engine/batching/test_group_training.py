@@ -1,13 +1,11 @@
 """Clients trained together learn what they learn alone, up to rounding; the rest is left alone."""
 
-import copy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from contexts import server_context
-from torch import nn
 
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.cluster.engine.batching.batched_steps import steps_of_one_shape
@@ -141,23 +139,14 @@ def test_group_normalisation_of_students_and_of_the_teacher_that_they_share():
     assert_sent_the_same(one)
 
 
-def with_model(one, module):
-    one.architectures.builders = {"model": lambda: copy.deepcopy(module)}
-    return one
-
-
-def test_batchnorms_statistics_are_each_clients_own():
-    norms = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
-    one = with_model(setting(local={"epochs": 1, "batch_size": 32}), norms)
+@pytest.mark.parametrize("batch_size", [7, 32])
+def test_batchnorms_statistics_are_each_clients_own(batch_size):
+    """In batches of 7 client 3 alone has one sample left: 120 are 17 times 7, and one."""
+    one = setting(model={"name": "smooth_net:smooth_net"}, local={"epochs": 1, "batch_size": batch_size})
     assert_sent_the_same(one)
-    assert len({-(-size // 32) for size in one.partition.sizes.tolist()}) > 1
-
-
-def test_batchnorm_of_a_clients_only_sample_of_a_batch():
-    """Client 3 alone has one sample left: 120 are 17 times 7, and one."""
-    one = setting(model={"name": "smooth_net:smooth_net"}, local={"epochs": 1, "batch_size": 7})
-    assert [size % 7 for size in one.partition.sizes.tolist()].count(1) == 1
-    assert_sent_the_same(one)
+    sizes = one.partition.sizes.tolist()
+    assert [size % 7 for size in sizes].count(1) == 1
+    assert len({-(-size // batch_size) for size in sizes}) > 1
 
 
 def test_a_part_of_the_model_alone_is_trained_where_the_method_says_so():
