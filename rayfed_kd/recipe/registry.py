@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 from rayfed_kd.errors import RayfedError, RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import has_role
 from rayfed_kd.recipe.strict import Named
-from rayfed_kd.recipe.validation import validate
+from rayfed_kd.recipe.validation import model_in, validate
 
 # Packages whose own functions are no builders of ours: a module makes such of them, by the same names.
 OF_PACKAGES = {
@@ -82,13 +82,12 @@ def load_object(location: str, path: str) -> Any:
     name = shortened(module_name)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise RecipeError(f"{path}: module {name!r} cannot be imported: {blame(error)}") from error
-        raise RecipeError(
-            f"{path}: no module {name!r}; it must be importable from the folder of the command"
-        ) from error
     except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (module_name + ".").startswith(missing + "."):
+            raise RecipeError(
+                f"{path}: no module {name!r}; it must be importable from the folder of the command"
+            ) from error
         raise RecipeError(f"{path}: module {name!r} cannot be imported: {blame(error)}") from error
     if not hasattr(module, attribute):
         package = next((package for package, ours in OF_PACKAGES.items() if ours == module_name), None)
@@ -223,30 +222,32 @@ def options_of(target: Any) -> type[BaseModel]:
     declared = getattr(target, "options_model", None)
     if declared is None:
         return options_model(target)
-    with blaming(f"options of {target.__qualname__}"):
-        model = declared()
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            raise RecipeError(
-                f"options of {target.__qualname__} are {shown(model)}; expected a pydantic.BaseModel"
-            )
+    whose = f"options of {target.__qualname__}"
+    with blaming(whose):
+        model: type[BaseModel] = declared()
+        above = [base.options_model() for base in target.__mro__[1:] if hasattr(base, "options_model")]
+        for wanted in above or [BaseModel]:
+            if not (isinstance(model, type) and issubclass(model, wanted)):
+                known = f"{wanted.__module__}.{wanted.__qualname__}"
+                raise RecipeError(f"{whose} are {shown(model)}; expected a subclass of {known}")
         model.model_rebuild()  # refuses an annotation that names nothing
+        _check_closed(model)
     return model
 
 
-def annotated_options(owner: type, base: type[Options]) -> type[Options]:
-    """The model of a class's options: what its attribute `options` is annotated with, else `base`.
+def _check_closed(model: type[BaseModel]) -> None:
+    """Refuses options that leave out what they do not know, in themselves or within: a misspelt key."""
+    models: list[Any] = [model]
+    for found in models:  # which grows meanwhile
+        if found.model_config.get("extra", "ignore") == "ignore":
+            raise RecipeError(f"{found.__qualname__} ignores unknown keys; expected extra='forbid'")
+        models += {model_in(field.annotation) for field in found.model_fields.values()} - {None, *models}
 
-    Raises: RecipeError if that is no subclass of `base`, which refuses options that it does not know.
-    """
+
+def annotated_options(owner: type, base: type[Options]) -> type[Options]:
+    """The model of a class's options: what its attribute `options` is annotated with, else `base`."""
     annotated = get_type_hints(owner)["options"]
-    if annotated is Any:
-        return base
-    if not (isinstance(annotated, type) and issubclass(annotated, base)):
-        raise RecipeError(
-            f"{owner.__name__}.options is annotated with {annotated!r}; expected a subclass of "
-            f"{base.__module__}.{base.__qualname__}"
-        )
-    return annotated
+    return base if annotated is Any else annotated
 
 
 def options_model(function: Callable[..., Any]) -> type[BaseModel]:

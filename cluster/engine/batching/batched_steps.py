@@ -246,15 +246,12 @@ def _told_apart(extras: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tenso
     """The tensors that all clients share, and those that differ, stacked as [n, ...]."""
     shared, stacks = {}, {}
     for name, first in extras[0].items():
-        if len({_memory(each[name]) for each in extras}) == 1:
+        tensors = [each[name] for each in extras]
+        if len({(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors}) == 1:
             shared[name] = first
         else:
-            stacks[name] = torch.stack([each[name] for each in extras])
+            stacks[name] = torch.stack(tensors)
     return shared, stacks
-
-
-def _memory(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 def steps_of_one_shape(

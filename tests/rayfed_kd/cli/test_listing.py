@@ -153,36 +153,31 @@ def test_own_method_is_shown_by_its_location(monkeypatch, own_module):
 MALFORMED = """
 from typing import Any
 from broken_methods import Keeping
+from pydantic import BaseModel
 from rayfed_kd.protocol import MethodOptions, OneExchange
+from rayfed_kd.toolbox.averaging import Averaging
 
-class Bare(OneExchange):
-    pass
-
-class NoParts(Keeping):
-    down = 3
-
-class NoKind(Keeping):
-    up = {"a": 5}
-
-class NoModel(Keeping):
-    options: int
-
-class NoType(Keeping):
-    options: "Nowhere"
-
+class Bare(OneExchange): pass
+class NoParts(Keeping): down = 3
+class NoKind(Keeping): up = {"a": 5}
+class NoModel(Keeping): options: int
+class NoType(Keeping): options: "Nowhere"
 class MoreToSay(Keeping):
     def __init__(self, options, other):
         self.options = options
-
 class Raising(Keeping):
     @property
     def public(self):
         raise ValueError("mine")
 
+class Ignoring(BaseModel): a: int = 1
+class Nested(MethodOptions): inner: Ignoring | None = None
+class IgnoresWithin(Keeping): options: Nested
+
 class Loose(MethodOptions):
     words: list = []
     whatever: Any = 1
-
+class Unlike(Averaging): options: Loose
 class Fine(Keeping):
     options: Loose
     paper = 2024
@@ -195,7 +190,9 @@ def test_malformed_class_is_answered_in_one_message(own_module):
         "Bare": r"must define evaluated\(\), init_server\(\): see rayfed_kd.protocol.method",
         "NoParts": "declares down = 3; expected part names and their kinds",
         "NoKind": "5 is no kind",
-        "NoModel": "options of NoModel are <class 'int'>; expected a pydantic.BaseModel",
+        "NoModel": r"options of NoModel are <class 'int'>; expected a subclass of rayfed_kd\S+MethodOptions",
+        "IgnoresWithin": "Ignoring ignores unknown keys",
+        "Unlike": r"are <class 'malformed_methods.Loose'>; expected a subclass of \S+AveragingOptions",
         "NoType": "options of NoType failed: NameError: name 'Nowhere' is not defined",
         "MoreToSay": "MoreToSay failed: TypeError: .*'other'",
         "Raising": r"Raising failed: ValueError: mine .*malformed_methods\.py, line \d+",
