@@ -218,10 +218,10 @@ def options_of(target: Any) -> type[BaseModel]:
     Raises: RecipeError if what the class says is no such model, or names types that are not there.
     """
     if isinstance(target, type) and issubclass(target, BaseModel):
-        return target
+        return _closed(target)
     declared = getattr(target, "options_model", None)
     if declared is None:
-        return options_model(target)
+        return _closed(options_model(target))
     whose = f"options of {target.__qualname__}"
     with blaming(whose):
         model: type[BaseModel] = declared()
@@ -231,17 +231,17 @@ def options_of(target: Any) -> type[BaseModel]:
                 known = f"{wanted.__module__}.{wanted.__qualname__}"
                 raise RecipeError(f"{whose} are {shown(model)}; expected a subclass of {known}")
         model.model_rebuild()  # refuses an annotation that names nothing
-        _check_closed(model)
-    return model
+        return _closed(model)
 
 
-def _check_closed(model: type[BaseModel]) -> None:
-    """Refuses options that leave out what they do not know, in themselves or within: a misspelt key."""
+def _closed(model: type[BaseModel]) -> type[BaseModel]:
+    """Options, unless they or some within leave out what they do not know, as a misspelt key: RecipeError."""
     models: list[Any] = [model]
     for found in models:  # which grows meanwhile
         if found.model_config.get("extra", "ignore") == "ignore":
             raise RecipeError(f"{found.__qualname__} ignores unknown keys; expected extra='forbid'")
         models += {model_in(field.annotation) for field in found.model_fields.values()} - {None, *models}
+    return model
 
 
 def annotated_options(owner: type, base: type[Options]) -> type[Options]:

@@ -8,6 +8,7 @@ from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
 
 OWN = """
 import numpy as np
+from pydantic import BaseModel
 from torch import from_numpy, nn
 
 from rayfed_kd import data_source, model_builder, partition_scheme
@@ -64,6 +65,12 @@ class Net(Classifier):
 def broken(shape, classes):
     return [][classes]
 
+class Inner(BaseModel):
+    a: int
+
+@model_builder
+def ignoring(shape, classes, *, inner: Inner | None = None):
+    raise AssertionError("built")
 
 @data_source
 def undecodable(folder):
@@ -125,6 +132,7 @@ def test_changed_code_of_own_data_is_decoded_again(own, own_module):
             "model={name: 'own_parts:broken'}",
             r"^model.name: own_parts:broken\(shape, classes\) failed: IndexError: .*own_parts.py, line",
         ),
+        ("model={name: 'own_parts:ignoring', inner: {a: 1, b: 2}}", "Inner ignores unknown keys"),
         ("method.name=own_parts:net", "own_parts:net is no subclass of rayfed_kd.protocol.method.Method"),
     ],
 )
