@@ -23,13 +23,13 @@ quickstart: $(VENV)/installed
 
 install: $(VENV)/installed
 
-# torch first: asked for alone, a CPU build that lies on disk is taken as it is.
+# torch first, with the torchvision that was built for it: a CPU build that lies on disk is taken as it is.
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(if $(PYTHON),$(PYTHON) -c '$(FITS)',false) || { echo "rayfed-kd needs Python 3.11 or newer, and$(if $(PYTHON), $(PYTHON) is no such,\
 none was found); name one: make PYTHON=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "installing the packages into $(VENV): some minutes, and 2.4 GB or more" >&2
 	$(PYTHON) -m venv $(VENV)
-	$(ALSO_$(TORCH)) $(BIN)/python -m pip install --quiet $(CONSTRAINTS) torch
+	$(ALSO_$(TORCH)) $(BIN)/python -m pip install --quiet $(CONSTRAINTS) torch torchvision
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e '.[test]'
 	@$(BIN)/python -c "import ray, torch, rayfed_kd; print('rayfed-kd is installed, with torch', torch.__version__, 'and Ray', ray.__version__ + '; $(BIN)/rayfed-kd doctor looks at the machine and the data')"
 	touch $@

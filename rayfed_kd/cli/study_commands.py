@@ -206,7 +206,7 @@ def _show_comparison(result: ComparisonResult) -> None:
 def tune(interruptions: Interruptions, /, recipe: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Search the coefficients of RECIPE with Ray Tune: every trial is a run of its own.
 
-    rayfed_kd/tuning/space.py shows a space file. ASHA stops trials that are behind after a ninth of the
+    docs/guide/tuning.md shows a space file. ASHA stops trials that are behind after a ninth of the
     rounds and after three times as many.
 
     The folder gets trials.parquet, best.yaml (a recipe that `run` takes), pictures, and TensorBoard files

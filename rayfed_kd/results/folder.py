@@ -194,7 +194,7 @@ def changed_inputs(folder: Path) -> list[str]:
     code_now, files_now = code_of(code), named_files(named)
     modules = [module for module, digest in code.items() if code_now.get(module) != digest]
     changed = [f"another {name}" for name, digest in named.items() if files_now.get(name, digest) != digest]
-    return [f"another {module}.py, or from here none is found" for module in modules] + changed
+    return [f"another {module}.py, or none that is found from this folder" for module in modules] + changed
 
 
 def read_environment(folder: Path) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class SearchResult:
         recipe = load_recipe(self.recipe.model_dump(), overrides)
         coefficients = ", ".join(f"{key} {coefficient_text(v)}" for key, v in best.coefficients.items())
         ties = [str(row.trial) for row in self._valid_rows() if row.best == best.best and row is not best]
-        also = f"# The same value, and not the first to have it: trial {', '.join(ties)}.\n" if ties else ""
+        also = f"# The same value in trial {', '.join(ties)}: the lowest number counts.\n" if ties else ""
         header = f"#\n{self.recipe.header}\n" if self.recipe.header else ""
         text = yaml_text(recipe.model_dump())
         return (

@@ -58,11 +58,11 @@ def test_a_new_process_finds_the_code_that_it_is_asked_about(mine, monkeypatch):
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(mine.parent))])
     monkeypatch.delitem(sys.modules, mine.stem)
     mine.write_text(METHOD + "\n# edited\n")
-    told = f"was begun with another {mine.name}, or from here none is found: the bits may differ"
+    told = f"was begun with another {mine.name}, or none that is found from this folder: the bits may differ"
     with pytest.raises(RecipeError, match=told):
         rayfed_kd.resume(folder, rounds=2, local=True)
     mine.rename(mine.with_suffix(".txt"))
-    assert changed_inputs(folder) == [f"another {mine.stem}.py, or from here none is found"]
+    assert changed_inputs(folder) == [f"another {mine.stem}.py, or none that is found from this folder"]
 
 
 def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):

@@ -77,7 +77,7 @@ def test_module_that_a_method_imports_counts_as_its_code(mine):
     folder = run("run", mine(), rounds=1).folder
     recipe = mine(helping="SCALE = 2")
     helper = f"helper_{recipe['method']['name'].removeprefix('mine_').removesuffix(':Mine')}.py"
-    told = f"was begun with another {helper}, or from here none is found: the bits may differ"
+    told = f"was begun with another {helper}, or none that is found from this folder: the bits may differ"
     with pytest.raises(RecipeError, match=told):
         resumed(folder, rounds=2)
     assert resumed(folder, rounds=2, anyway=True).summary["rounds"] == 2

@@ -352,7 +352,7 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     first, second, third, *_ = (found.folder / "best.yaml").read_text().splitlines()
     told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
     assert first.startswith(told)
-    assert second == "# The same value, and not the first to have it: trial 2."
+    assert second == "# The same value in trial 2: the lowest number counts."
     assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
     best = load_recipe(found.folder / "best.yaml")
     changes = ["local.optimizer.lr=0.1", "local.epochs=2", "method.track_oca=false"]
