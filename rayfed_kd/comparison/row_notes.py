@@ -109,8 +109,9 @@ def paper_rows(comparison: Comparison, paper: Paper) -> list[Row]:
 def paper_columns(comparison: Comparison, paper: Paper) -> list[str]:
     """The columns that a study has in a paper, of which its rows have values."""
     rows, columns = paper_rows(comparison, paper), paper.columns or [comparison.headline, "difference"]
-    metrics = {key[3] for key in comparison.curves if key[:2] in rows}
-    return [column for column in columns if column in metrics or column in ("difference", "published")]
+    known = {key[3] for key in comparison.curves if key[:2] in rows} | {"published"}
+    known |= {"difference"} if any(map(comparison.difference, rows)) else set()
+    return [column for column in columns if column in known]
 
 
 def paper_notes(comparison: Comparison) -> list[str]:
