@@ -130,8 +130,7 @@ def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch
         one = {"round": index, "model": "oca"}
         writer.write(index, {"metrics": [one], "scores": [one | score]})
     monkeypatch.setattr(TrialRun, "_simulate", lambda *_: None)
-    trial = TrialRun(search, (), str(tmp_path), ())
-    trial.run(0, {}, lambda *point: told.append(point[:2]))
+    TrialRun(search, (), str(tmp_path), ()).run(0, {}, lambda *point: told.append(point[:2]))
     assert told == reported
     record = folder.record(0)
     assert (record.status, record.round) == ended
