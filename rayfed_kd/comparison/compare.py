@@ -27,7 +27,7 @@ from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.data.cache import SCALE, content_hashes
 from rayfed_kd.errors import RecipeError, in_words
-from rayfed_kd.experiment.result import OnEvent, Tell
+from rayfed_kd.experiment.result import OnEvent, Tell, read_summary
 from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, write_parquet
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
@@ -73,6 +73,9 @@ def compare_runs(
     curves, totals = dict[CurveKey, Curve](), dict[tuple[str, int], RunTotals]()
     for plan in planned:
         notes += [note for note in read_environment(plan.folder).get("notes", ()) if note not in notes]
+        ended = read_summary(plan.folder)
+        how = [*ended.get("diverged", ()), *filter(None, [ended.get("stopped")])]
+        notes += [f"{plan.name}: {text}" for text in how]  # its last round is another than was asked for
         tables = {name: read_table(plan.folder / TABLES, name) for name in TABLES_READ}
         totals[plan.label, plan.seed] = totals_of(tables)
         for (model, metric), curve in curves_of(tables).items():

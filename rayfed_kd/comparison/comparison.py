@@ -237,7 +237,7 @@ class Comparison:
         target = self.study.target
         if target is None or isinstance(target, float):
             return target
-        rows = [row for row in self._evaluated if row[0] == target.run]
+        rows = [row for row in self.rows if row[0] == target.run]
         curves = [curve for row in rows if (curve := self.seed_curves(row, self.headline).get(seed))]
         return curves[0].better(value for curve in curves for value in curve.values) if curves else None
 

@@ -305,7 +305,7 @@ class Proposals(_DriverSide, Searcher):
 
 
 class Recorder(_DriverSide, tune.Callback):
-    """Writes a trial's record when the trial is over. A trial that failed by itself has written its own.
+    """Writes the record of a trial that is stopped, or whose process is lost; others have written their own.
 
     Args:
         search: whose trials run.
@@ -335,16 +335,15 @@ class Recorder(_DriverSide, tune.Callback):
 
     def _note_end(self, trial: Any, error: str | None = None) -> None:
         number, last = trial.config["number"], trial.last_result or {}
-        reached, rounds = last.get(ROUND, 0), self.search.recipe.rounds
         self.work.end(f"trial {number}")
         if number in self._over_before:  # it has only reported again, for the scheduler and the searcher
             return
         record = self.search.folder.record(number)
         assert record is not None
-        # A trial that failed by itself has returned without an error, so Ray Tune takes it for complete.
+        # A trial that made all its rounds, or failed by itself, has written its record.
         if not record.over:
-            status: Status = "failed" if error else "finished" if reached >= rounds else "stopped"
-            record = replace(record, status=status, round=reached, error=error)
+            status: Status = "failed" if error else "stopped"
+            record = replace(record, status=status, round=last.get(ROUND, 0), error=error)
             self.search.folder.write_record(record)
         value = f", {self.search.metric.told(last[VALUE])}" if VALUE in last else ""
         why = f": {record.error}" if record.error else ""

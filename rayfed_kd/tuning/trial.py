@@ -118,6 +118,9 @@ class TrialRun:
                 raise
             self._note_failure(record, error)
             return
+        # Noted here: an own metric may have no value after the last round, which then is not reported.
+        done = read_summary(folder.trial(number))["rounds"]
+        folder.write_record(replace(record, status="finished", round=done))
         report(*values[-1], *last_event)
 
     def end_stopped(self, tell: Tell) -> None:

@@ -9,16 +9,13 @@ from rayfed_kd.comparison.table_text import caption, remarks
 from rayfed_kd.comparison.writers.all_tables import main_table, tables_beneath
 from rayfed_kd.results.screen_table import TextTable
 
-# All ten characters that LaTeX reads as commands, and the two signs that our own texts use.
+# All ten characters that LaTeX reads as commands, three that its default fonts print as others, and the two
+# signs that our own texts use.
+_NAMED = "backslash asciitilde asciicircum bar less greater"
 _ESCAPES = str.maketrans(
     {sign: f"\\{sign}" for sign in "${}%_&#"}
-    | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-        "→": r"$\to$",
-    }
+    | {sign: rf"\text{name}{{}}" for sign, name in zip("\\~^|<>", _NAMED.split(), strict=True)}
+    | {"±": r"$\pm$", "→": r"$\to$"}
 )
 
 
@@ -64,10 +61,11 @@ def escape_latex(text: str) -> str:
     Args:
         text: a label or sentence of any characters.
 
-    Returns: the text in one line, with LaTeX's special characters escaped; `->` becomes an arrow.
+    Returns: the text in one line, with LaTeX's special characters escaped; `->` becomes an arrow, and two
+        hyphens no dash.
     """
     # One pass over the characters: what an escape inserts is never escaped again.
-    return _one_line(text).replace("->", "→").translate(_ESCAPES)
+    return _one_line(text).replace("->", "→").translate(_ESCAPES).replace("--", "-{}-{}")
 
 
 def _comment(text: str) -> str:

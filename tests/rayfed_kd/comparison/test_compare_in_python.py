@@ -28,6 +28,15 @@ def test_recipes_as_mappings_are_rows(compared):
     assert result.folder == folder
 
 
+def test_run_that_diverged_or_was_ended_earlier_is_named_beneath_the_table(tmp_path):
+    """One step of this rate leaves finite weights, whose logits are none."""
+    local = {"batch_size": 1000, "epochs": 1, "optimizer": {"name": "sgd", "lr": 1e25}}
+    recipes, end = {"A": {**THREE_CLIENTS, "local": local}}, iter(()).__next__  # it raises StopIteration
+    (result,) = rayfed_kd.compare(recipes, folder=tmp_path, local=True, on_event=lambda event: end())
+    whats = "global gives NaN or infinite values for 3 clients", "on_event raised StopIteration"
+    assert {f"A, seed 1: {what} in round 1" for what in whats} <= {*result.comparison.notes}
+
+
 def test_result_is_the_table_its_files_and_its_curves(compared):
     (result,), _, folder, _ = compared
     text = (folder / "comparison.md").read_text()

@@ -112,6 +112,7 @@ def test_label_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(l
         ("x^2 ~ y", r"x\textasciicircum{}2 \textasciitilde{} y"),
         ("two\nlines", "two lines"),
         ("A -> B ± C", r"A $\to$ B $\pm$ C"),
+        ("a|b<c>d --- e", r"a\textbar{}b\textless{}c\textgreater{}d -{}-{}- e"),
     ],
 )
 def test_latex_prints_every_character_of_a_label_as_it_is(label, printed):

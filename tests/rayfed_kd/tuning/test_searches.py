@@ -114,27 +114,27 @@ def test_metric_that_is_not_there_is_refused_with_those_that_are(asked, message)
 
 
 @pytest.mark.parametrize(
-    ("values", "status", "reported"),
-    [([0.25, math.nan], "running", [(1, 0.25)] * 2), ([math.nan] * 2, "failed", [])],
+    ("values", "ended", "reported"),
+    [([0.25, math.nan], ("finished", 2), [(1, 0.25)] * 2), ([math.nan] * 2, ("failed", 0), [])],
 )
-def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch, values, status, reported):
-    """The last finite value is reported at the end, also if it was reported before."""
+def test_trial_reports_a_recipes_metric_where_it_is_finite(tmp_path, monkeypatch, values, ended, reported):
+    """The last finite value is reported at the end, also if it was reported before; all rounds count."""
     search, told = ready(tmp_path, "rounds=2", *NAMED, metric="local_f1/oca"), []
     folder = search.folder
     folder.write_record(TrialRecord(0, {}))
     (folder.trial(0) / "config.yaml").write_text("")
+    (folder.trial(0) / "summary.json").write_text('{"status": "finished", "rounds": 2}')
     writer = TableWriter(folder.trial(0) / "tables")
     for index, value in enumerate(values, start=1):
         score = {"metric": "f1", "test": "local", "samples": 9, "value": value, "better": "larger"}
         one = {"round": index, "model": "oca"}
         writer.write(index, {"metrics": [one], "scores": [one | score]})
     monkeypatch.setattr(TrialRun, "_simulate", lambda *_: None)
-    trial = TrialRun(search, (), str(tmp_path), ())
-    trial.run(0, {}, lambda *point: told.append(point[:2]))
+    TrialRun(search, (), str(tmp_path), ()).run(0, {}, lambda *point: told.append(point[:2]))
     assert told == reported
     record = folder.record(0)
-    assert record.status == status
-    assert record.error == (None if status == "running" else "no evaluation has a finite local_f1/oca")
+    assert (record.status, record.round) == ended
+    assert record.error == (None if reported else "no evaluation has a finite local_f1/oca")
 
 
 def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
