@@ -54,11 +54,6 @@ class Comparison:
         return [*self.notes, *unknown, *unlike]
 
     @cached_property
-    def _evaluated(self) -> list[Row]:
-        """(label, model) of all curves, in their order."""
-        return list(dict.fromkeys((key[0], key[1]) for key in self.curves))
-
-    @cached_property
     def rows(self) -> list[Row]:
         """(label, model) of every row, in the study's order.
 
@@ -67,7 +62,7 @@ class Comparison:
         is that in which the row's method names them.
         """
         models_by_label: dict[str, list[str]] = {}
-        for label, model in self._evaluated:
+        for label, model in dict.fromkeys((key[0], key[1]) for key in self.curves):
             models_by_label.setdefault(label, []).append(model)
         rows = list[Row]()
         for label in self.study.labels:

@@ -143,7 +143,8 @@ def shown_metrics(summary: Mapping[str, Any]) -> list[str]:
 def _models(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     evaluations: dict[str, dict[int, dict[str, float | None]]] = {}  # model -> round -> metric -> value
     for row in rows:
-        values = {metric: _finite(row[metric]) for metric in (*METRICS, *filter(is_score, row))}
+        metrics = (*METRICS, *filter(is_score, row))
+        values = {name: row[name] if math.isfinite(row[name] or 0.0) else None for name in metrics}
         evaluations.setdefault(row["model"], {})[row["round"]] = values
     return {name: _model(by_round) for name, by_round in evaluations.items()}
 
@@ -172,7 +173,3 @@ def _mean(evaluations: Sequence[Mapping[str, float | None]], metric: str) -> flo
     """The metric's mean over those evaluations that have a value (UA as FedD2S reports it)."""
     values = [value for evaluation in evaluations if (value := evaluation[metric]) is not None]
     return statistics.fmean(values) if values else None
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -169,11 +169,9 @@ class Raising(Keeping):
     @property
     def public(self):
         raise ValueError("mine")
-
 class Ignoring(BaseModel): a: int = 1
 class Nested(MethodOptions): inner: Ignoring | None = None
 class IgnoresWithin(Keeping): options: Nested
-
 class Loose(MethodOptions):
     words: list = []
     whatever: Any = 1

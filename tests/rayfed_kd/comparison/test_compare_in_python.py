@@ -44,10 +44,8 @@ def test_result_is_the_table_its_files_and_its_curves(compared):
     assert "| A (global) |" in text and "| B (global) |" in text
     assert result.table().equals(pq.read_table(folder / "comparison.parquet"))
     assert folder / "curves-amp.png" in result.files
-    assert [line.get_label() for line in result.plot("amp").axes[0].get_lines()] == [
-        "A (global)",
-        "B (global)",
-    ]
+    labels = [line.get_label() for line in result.plot("amp").axes[0].get_lines()]
+    assert labels == ["A (global)", "B (global)"]
     with pytest.raises(RecipeError, match="no row has server_accuracy; there are amp"):
         result.plot("server_accuracy")
 

@@ -89,6 +89,13 @@ def test_rows_stand_as_they_are_named_with_what_the_paper_printed(tmp_path):
     assert r"57.29 $\pm$ 0.97" in body(table)[0]
 
 
+def test_a_row_alone_has_no_difference_and_the_folder_none_of_more_rows(tmp_path):
+    assert [path.name for path in written(tmp_path) if "intervals" in path.name]
+    files = written(tmp_path, rows=["A"])
+    assert {path.name for path in files} == {path.name for path in (tmp_path / "paper").iterdir()}
+    assert "ifference" not in files[0].read_text()
+
+
 def test_a_column_that_no_row_has_is_said_beneath_the_table(tmp_path):
     (table, *_) = written(tmp_path, columns=["wlp", "difference"])
     assert "WLP" not in table.read_text()

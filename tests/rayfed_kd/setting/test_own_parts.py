@@ -15,18 +15,15 @@ from rayfed_kd import data_source, model_builder, partition_scheme
 from rayfed_kd.data.dataset import RawDataset, Source, Split
 from rayfed_kd.models.base import Classifier, Generator
 
-
 @model_builder
 def net(shape, classes, *, hidden: int = 5):
     body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden), nn.ReLU())
     body[1].load_state_dict({"bias": from_numpy(np.ones(hidden, np.float32))}, strict=False)
     return Classifier(body, nn.Linear(hidden, classes), hidden)
 
-
 @model_builder
 def draw(shape, classes, *, latent: int = 3):
     return Generator(nn.Sequential(nn.Linear(latent, 16), nn.Unflatten(1, (1, 4, 4)), nn.Sigmoid()), latent)
-
 
 @data_source
 def stripes(folder, *, count: int = 40, value: int = VALUE):
@@ -38,28 +35,23 @@ def stripes(folder, *, count: int = 40, value: int = VALUE):
 
     return Source((), {"count": count}, decode)
 
-
 @partition_scheme
 def halves(pool, clients, stream, *, first: float = 0.5):
     cut = int(first * len(pool.labels))
     return [np.arange(cut), np.arange(cut, len(pool.labels))]
 
-
 @partition_scheme
 def drawn_elsewhere(pool, clients, stream):
     return np.array_split(np.random.default_rng().permutation(len(pool.labels)), clients)
-
 
 @partition_scheme
 def relabelling(pool, clients, stream):
     return halves(pool, clients, pool.labels.sort())
 
-
 class Net(Classifier):
     def __init__(self, shape, classes, *, hidden: int = 5):
         body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden))
         super().__init__(body, nn.Linear(hidden, classes), hidden)
-
 
 @model_builder
 def broken(shape, classes):
@@ -75,7 +67,6 @@ def ignoring(shape, classes, *, inner: Inner | None = None):
 @data_source
 def undecodable(folder):
     return Source((), {}, lambda: {}["images"])
-
 
 def unmarked(*given, **more):
     raise AssertionError("called")
