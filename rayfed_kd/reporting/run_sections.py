@@ -45,7 +45,6 @@ def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
         f"Python {environment.get('python', 'not noted')}",
         *(f"{name} {version}" for name, version in packages.items()),
     ]
-    words = environment.get("command", [])
     machine = [environment.get(key, "") for key in ("system", "instruction_set")]
     sections, file = recipe.model_dump(include=set(SHOWN), exclude_none=True), recipe.partition.file
     if file is not None:  # the scheme that stands beside it has drawn nothing
@@ -66,8 +65,7 @@ def _facts(run: Run, others: Mapping[str, str]) -> dict[str, str]:
         "engine": environment.get("engine", ""),
         "versions": ", ".join(versions),
         "machine": ", ".join([*machine, *environment.get("gpus", [])]).strip(", "),
-        # As a reader would type it: without the folder that its program lies in.
-        "command": shlex.join([*(Path(word).name for word in words[:1]), *words[1:]]),
+        "command": _command(environment.get("command", [])),
     }
 
 
@@ -87,6 +85,11 @@ def _other_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
         and len({settings[key] for settings in texts.values()}) > 1
     ]
     return {label: {key: settings[key] for key in differing} for label, settings in texts.items()}
+
+
+def _command(words: Sequence[str]) -> str:
+    """A command as a reader would type it: without the folder that its program lies in."""
+    return shlex.join([Path(word).name for word in words[:1]] + [*words[1:]])
 
 
 def _options_text(value: Any) -> str:
