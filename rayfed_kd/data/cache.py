@@ -263,9 +263,10 @@ def _check(name: str, raw: RawDataset) -> None:
     of_samples = {"writers": raw.writers, "values of held_out": raw.held_out}
     of_samples |= {f"values of the column {column}": values for column, values in raw.columns.items()}
     for what, known in of_samples.items():
+        if known is None:
+            continue
         kinds, wanted = ("b", "bool") if known is raw.held_out else ("biuU", "int64")
-        fits = known is None or (_is_array(known) and known.shape == raw.train.labels.shape)
-        if not fits or (known is not None and known.dtype.kind not in kinds):
+        if not (_is_array(known) and known.shape == raw.train.labels.shape and known.dtype.kind in kinds):
             given = f"{np.asarray(known).size} {what} of {len(raw.train)} training samples, {kind_of(known)}"
             raise DataError(f"data {name}: {given} of {np.asarray(known).dtype}; expected [n] {wanted}")
     if raw.held_out is not None and raw.writers is None:

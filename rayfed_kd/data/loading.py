@@ -40,10 +40,9 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
             f"data.name: {name} returned a {type(source).__name__}, expected a rayfed_kd.data.dataset.Source"
         )
     # A user's code, and what it imports, may change what it makes of the same files.
-    module = Path(inspect.getfile(bound.found))
-    code = () if name in SOURCES else (module, *own_files([name.partition(":")[0]]).values())
-    settings = {**bound.arguments, **source.settings}
-    return replace(source, files=(*source.files, *code), settings=settings)
+    module = name.partition(":")[0]
+    code = () if name in SOURCES else (Path(inspect.getfile(bound.found)), *own_files([module]).values())
+    return replace(source, files=(*source.files, *code), settings={**bound.arguments, **source.settings})
 
 
 def load_dataset(

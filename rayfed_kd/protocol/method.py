@@ -30,7 +30,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
@@ -39,6 +39,7 @@ from rayfed_kd.errors import FrozenError
 from rayfed_kd.protocol.declaration import Declaration
 from rayfed_kd.protocol.evaluated import Evaluable, Evaluated, Shown
 from rayfed_kd.protocol.messages import Message, Replies, Reply
+from rayfed_kd.recipe.registry import annotated_options
 
 if TYPE_CHECKING:
     from rayfed_kd.models.flat_module import FlatModule
@@ -228,8 +229,7 @@ class Method(ABC, Generic[ServerState, ClientState]):
     @classmethod
     def options_model(cls) -> type[BaseModel]:
         """The model that `options` is annotated with; without an annotation the method has none."""
-        annotated = get_type_hints(cls)["options"]
-        return MethodOptions if annotated is Any else annotated
+        return annotated_options(cls, MethodOptions)
 
 
 class OneExchange(Method[ServerState, ClientState]):

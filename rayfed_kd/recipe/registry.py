@@ -246,8 +246,7 @@ def _closed(model: type[BaseModel]) -> type[BaseModel]:
 
 def annotated_options(owner: type, base: type[Options]) -> type[Options]:
     """The model of a class's options: what its attribute `options` is annotated with, else `base`."""
-    annotated = get_type_hints(owner)["options"]
-    return base if annotated is Any else annotated
+    return base if (annotated := get_type_hints(owner)["options"]) is Any else annotated
 
 
 def options_model(function: Callable[..., Any]) -> type[BaseModel]:

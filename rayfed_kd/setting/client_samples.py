@@ -21,8 +21,9 @@ def check_samples(setting: Setting) -> None:
     Raises: RecipeError
     """
     _check_tested(setting)
-    trained, local = setting.method.trained_samples, setting.recipe.local
-    sizes = [trained(samples, local) for samples in setting.partition.sizes.tolist()]
+    local, given = setting.recipe.local, setting.partition.sizes.tolist()
+    trained = {samples: setting.method.trained_samples(samples, local) for samples in set(given)}
+    sizes = [trained[samples] for samples in given]
     _check_whole_batches(setting, sizes)
     _check_single_samples(setting, sizes)
 
@@ -55,7 +56,8 @@ def _check_whole_batches(setting: Setting, sizes: Sequence[int]) -> None:
 def _check_single_samples(setting: Setting, sizes: Sequence[int]) -> None:
     """Whether a batch of one sample meets a model that cannot train on one, as with BatchNorm."""
     local = setting.recipe.local
-    alone = [client for client, samples in enumerate(sizes) if 1 in local.batch_sizes(samples)]
+    ones = {samples for samples in set(sizes) if 1 in local.batch_sizes(samples)}
+    alone = [client for client, samples in enumerate(sizes) if samples in ones]
     # What a method's clients train beside their own model is the recipe's, as FML's meme.
     beside = [n for n, model in setting.method.architectures().items() if model.name == RECIPE_MODEL]
     for name in dict.fromkeys([*beside, *(setting.models_by_client[client] for client in alone)]):

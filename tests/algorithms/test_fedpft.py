@@ -113,7 +113,8 @@ def test_only_the_head_changes_and_without_epochs_it_is_its_first_one(bench):
 
 def test_samples_that_nobody_trains_on_make_no_batch_of_one(bench):
     """BatchNorm cannot be trained on one sample; here nobody trains it."""
-    bench({"name": "fedpft"}, "model={name: 'zoo_modules:BatchNorm1d'}", "local.batch_size=1")
+    table = bench({"name": "fedpft"}, "model={name: 'zoo_modules:BatchNorm1d'}", "local.batch_size=1")
+    assert set(table.client(0).local.batch_sizes(table.client(0).num_samples)) == {1}
 
 
 def test_head_learns_the_classes_from_draws():

@@ -11,10 +11,10 @@ from rayfed_kd.results.screen_table import TextTable
 
 # All ten characters that LaTeX reads as commands, three that its default fonts print as others, and the two
 # signs that our own texts use.
-_NAMED = "backslash asciitilde asciicircum bar less greater"
+_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "|": "bar", "<": "less", ">": "greater"}
 _ESCAPES = str.maketrans(
     {sign: f"\\{sign}" for sign in "${}%_&#"}
-    | {sign: rf"\text{name}{{}}" for sign, name in zip("\\~^|<>", _NAMED.split(), strict=True)}
+    | {sign: rf"\text{name}{{}}" for sign, name in _NAMED.items()}
     | {"±": r"$\pm$", "→": r"$\to$"}
 )
 

@@ -62,11 +62,10 @@ def write_paper(comparison: Comparison, paper: Paper, folder: Path) -> list[Path
     with styled(paper.style):
         for metric in metrics:
             paths += _saved(_curves(comparison, rows, metric, paper.width), folder / f"curves-{metric}")
-        intervals = _intervals(comparison, rows)
         if "difference" in columns:
             metric = metric_title(comparison.headline).replace(" %", ", points")
             title = f"{metric}, less {comparison.baseline_label}"
-            figure = intervals_figure(intervals, title, paper.width)
+            figure = intervals_figure(_intervals(comparison, rows), title, paper.width)
             paths += _saved(figure, folder / f"intervals-{comparison.headline}")
     # Of rows and columns that this table has not any more.
     for path in {*folder.glob("curves-*"), *folder.glob("intervals-*")}.difference(paths):

@@ -38,13 +38,14 @@ MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+GZIP = b"\x1f\x8b"
 OTHER_FILES = {
     b"PK\x03\x04": "a ZIP archive, as spreadsheets are",
     b"ARROW1": "an Arrow IPC (Feather) file",
     b"\xd0\xcf\x11\xe0": "an old spreadsheet",
     b"\x89HDF": "an HDF5 file",
     b"SQLite": "a data base",
-    b"\x1f\x8b": "compressed by gzip, which its name must say by .gz",
+    GZIP: "compressed by gzip, which its name must say by .gz",
 }
 HEAD_BYTES = 4096
 NUMBER = r"\s*[+-]?(\d+{0}?\d*|{0}\d+)([eE][+-]?\d+)?\s*"
@@ -121,7 +122,7 @@ def _check_beginning(file: Path, form: CsvForm) -> None:
     with file.open("rb") as stream:
         head = stream.read(HEAD_BYTES)
     for mark, kind in OTHER_FILES.items():
-        if head.startswith(mark) and file.suffix != ".gz":
+        if head.startswith(mark) and (mark != GZIP or file.suffix != ".gz"):
             raise DataError(f"{file} is {kind}; expected CSV or Parquet")
     if match := re.match(rb"(?:\xef\xbb\xbf)?\"?sep=(.)\"?\r?\n", head):
         raise DataError(
