@@ -105,7 +105,8 @@ class FedCOG(Averaging[Tensor | None]):
         """CE on a real batch, distillation on a generated one."""
         student = models["student"]
         hard = cross_entropy(student(batch["images"]), batch["labels"], extras)
-        with normalising(student, self.options.batchnorm):
+        # One image has no variance of its own: BatchNorm takes the running one.
+        with normalising(student, self.options.batchnorm if len(batch["generated"]) > 1 else "eval"):
             logits = student(batch["generated"])
         soft = distillation(batch["taught"], logits, self.options.temperature)
         return Loss(hard + self.options.lambda_kd * soft, {"ce": hard, "kd": soft})

@@ -9,7 +9,7 @@ from contexts import running_statistics
 
 from rayfed_kd.algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.toolbox.losses import cross_entropy
+from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
 T = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
@@ -135,6 +135,17 @@ def test_generated_batches_go_round_all_images_in_new_orders(bench):
     passes = [torch.cat(batches[:3]), torch.cat(batches[3:])]
     assert all(sorted(chosen.tolist()) == list(range(7)) for chosen in passes)
     assert not torch.equal(*passes)
+
+
+def test_generated_image_of_a_batch_of_its_own_is_normalised_by_the_running_statistics(bench):
+    """BatchNorm cannot train on one: its logits are those of the model in eval mode."""
+    table = bench(METHOD, "model={name: 'zoo_modules:BatchNorm1d'}")
+    ctx = table.client(0)
+    student = ctx.model(ctx.initial_vector())
+    images, taught = torch.randn(5, 1, 8, 8), torch.randn(1, 10)
+    batch = {"images": images[:4], "labels": torch.arange(4), "generated": images[4:], "taught": taught}
+    loss = table.method.loss({"student": student}, batch, {})
+    assert torch.equal(loss.logged["kd"], distillation(taught, student.predict(images[4:]), 1.0))
 
 
 def test_bytes_are_fedavgs(run_small):

@@ -14,14 +14,12 @@ import numpy as np
 
 from rayfed_kd.protocol import Codec, Coded
 
-
 class Half(Codec):
     def encode(self, array, part):
         return Coded(array.astype(np.float16))
 
     def decode(self, coded, part):
         return coded.array.astype(np.float32)
-
 
 class Largest(Codec):
     '''The largest elements and their places, upwards.'''
@@ -39,7 +37,6 @@ class Largest(Codec):
         array.ravel()[coded.side["places"]] = coded.array
         return array
 
-
 class Overflowing(Codec):
     def encode(self, array, part):
         return Coded(np.full(array.shape, np.inf, np.float16))
@@ -47,31 +44,25 @@ class Overflowing(Codec):
     def decode(self, coded, part):
         return coded.array.astype(np.float32)
 
-
 class Counting(Codec):
     def encode(self, array, part):
         return Coded(array, logged={"sent": float(array.size)})
-
 
 class Flat(Codec):
     def decode(self, coded, part):
         return coded.array.ravel().astype(np.float64)
 
-
 class Noisy(Codec):
     def encode(self, array, part):
         return Coded(array + np.random.default_rng().standard_normal(array.shape, np.float32))
-
 
 class Doubling(Codec):
     def encode(self, array, part):
         return Coded(np.multiply(array, 2, out=array))
 
-
 class Halving(Codec):
     def decode(self, coded, part):
         return np.divide(coded.array, 2, out=coded.array)
-
 
 class Unready(Codec):
     def encode(self, array, part):
