@@ -90,11 +90,8 @@ def by_column(
     for _ in range(clients - len(sizes)):
         # Never beyond a value's samples, as there are no more clients than samples.
         shares[order[np.argmax((sizes / shares)[order])]] += 1
-    parts: list[Array] = []
-    for value, count in enumerate(shares):
-        members = stream.permutation(np.flatnonzero(values == value))
-        parts += [np.sort(part) for part in np.array_split(members, count)]
-    return parts
+    members = (stream.permutation(np.flatnonzero(values == value)) for value in range(len(sizes)))
+    return [np.sort(part) for parts in map(np.array_split, members, shares) for part in parts]
 
 
 def _values(pool: Pool, column: str) -> Array:
