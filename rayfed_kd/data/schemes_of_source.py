@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from rayfed_kd.data.client_parts import ClientParts
-from rayfed_kd.data.schemes import Pool, apportioned
+from rayfed_kd.data.schemes import Pool
 from rayfed_kd.errors import RecipeError, nearest, shortened, shown
 from rayfed_kd.recipe.roles import partition_scheme
 
@@ -76,27 +76,22 @@ def by_column(
 
     With more values than clients, a client gets whole values: the largest first, each to the client with the
     fewest samples so far. With more clients than values, each value's samples are dealt in equal shares to
-    clients of its own, as many as its size asks for and at least one. Ties and deals are drawn.
+    clients of its own: one at first, and each client more goes to the value whose clients then have the most
+    samples. Ties and deals are drawn.
 
-    Raises: RecipeError if there is no such column, or a value has fewer samples than clients.
+    Raises: RecipeError if there is no such column.
     """
     values = np.unique(_values(pool, column), return_inverse=True)[1]
     sizes = np.bincount(values)
     if len(sizes) >= clients:
         owner = _dealt_values(sizes, clients, stream)[values]
         return ClientParts.owned(owner, np.arange(len(owner)), clients)
-    # One for each value, the others by size.
-    shares = 1 + apportioned(sizes / sizes.sum(), clients - len(sizes))
-    parts: list[Array] = []
-    for value, count in enumerate(shares):
-        if sizes[value] < count:
-            raise RecipeError(
-                f"partition.clients = {clients}: a value of the column {column} has {sizes[value]} samples "
-                f"for {count} clients"
-            )
-        members = stream.permutation(np.flatnonzero(values == value))
-        parts += [np.sort(part) for part in np.array_split(members, count)]
-    return parts
+    order, shares = stream.permutation(len(sizes)), np.ones(len(sizes), np.int64)
+    for _ in range(clients - len(sizes)):
+        # Never beyond a value's samples, as there are no more clients than samples.
+        shares[order[np.argmax((sizes / shares)[order])]] += 1
+    members = (stream.permutation(np.flatnonzero(values == value)) for value in range(len(sizes)))
+    return [np.sort(part) for parts in map(np.array_split, members, shares) for part in parts]
 
 
 def _values(pool: Pool, column: str) -> Array:

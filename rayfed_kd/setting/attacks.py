@@ -22,7 +22,8 @@ from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.on_the_way import AttackRecipe
 from rayfed_kd.recipe.seeds import numpy_stream
-from rayfed_kd.timing import Progress, Schedule
+from rayfed_kd.timing import Schedule
+from rayfed_kd.timing.reading import replies_of
 
 ATTACKED = ("weights", "logits")
 
@@ -185,7 +186,7 @@ def check_attack(recipe: Recipe, method: Method[Any, Any], schedule: Schedule) -
     attack, clients = recipe.attack, recipe.partition.clients
     if attack is None:
         return
-    if schedule.is_complete(Progress(recipe.rounds, replies=1, at_work=schedule.concurrency - 1)):
+    if replies_of(schedule, recipe.rounds) == 1:
         raise RecipeError(
             f"attack: under schedule.name = {recipe.schedule.name!r} with this sampling an update takes one "
             "reply, and attackers start from the mean of the others; expected updates of two replies or more"

@@ -33,7 +33,6 @@ from rayfed_kd.protocol.wire import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.seeds import numpy_stream
-from rayfed_kd.recipe.timing import cohort_size
 from rayfed_kd.setting.attacks import check_attack
 from rayfed_kd.setting.client_groups import Groups, decide_groups
 from rayfed_kd.setting.method_needs import (
@@ -46,7 +45,7 @@ from rayfed_kd.setting.method_needs import (
 from rayfed_kd.setting.modules.architectures import Architectures
 from rayfed_kd.setting.modules.training_trial import Outcome
 from rayfed_kd.timing import Clock, Devices, Schedule
-from rayfed_kd.timing.reading import Timing, check_schedule
+from rayfed_kd.timing.reading import Timing, check_schedule, replies_of
 from rayfed_kd.toolbox.layers import Layers
 from rayfed_kd.toolbox.robust import AggregationOptions
 
@@ -273,8 +272,9 @@ class Setting:
                 f"{len(sizes)} clients; expected one or more for each, as partition.min_size=1 gives them"
             )
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
-        if isinstance(self.method.options, AggregationOptions):
-            self.method.options.check_clients(cohort_size(self.recipe), late=not self.schedule.drops_late)
+        if isinstance(method.options, AggregationOptions) and method.options.aggregation != "mean":
+            used = replies_of(self.schedule, self.recipe.rounds)
+            method.options.check_clients(used, late=not self.schedule.drops_late)
         module_pool = self.module_pool()
         for name in self.builders:
             module_pool.initial_vector(name)

@@ -13,7 +13,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES, cohort_size, sampling_rate
 from rayfed_kd.timing.clock import Clock, ClockFacts, ClockOptions
 from rayfed_kd.timing.devices import Devices
-from rayfed_kd.timing.schedule import Schedule, ScheduleFacts
+from rayfed_kd.timing.schedule import Progress, Schedule, ScheduleFacts
 from rayfed_kd.timing.staleness import check_weights
 
 
@@ -104,6 +104,13 @@ def check_timing(timing: Timing, recipe: Recipe, method: Method[Any, Any]) -> No
             f"schedule.name = {name!r}: which reply comes first is a question of time; expected a clock, as "
             "clock.name=lognormal"
         )
+
+
+def replies_of(schedule: Schedule, rounds: int) -> int:
+    """With how many replies the last of so many updates ends, if no deadline passes: those that it uses."""
+    most = schedule.concurrency
+    fewer = (n for n in range(1, most) if schedule.is_complete(Progress(rounds, n, at_work=most - n)))
+    return next(fewer, most)
 
 
 def check_schedule(

@@ -46,9 +46,12 @@ def test_the_largest_values_go_to_clients_of_their_own():
 
 
 def test_clients_beyond_the_values_go_where_the_samples_are():
-    codes = np.repeat([0, 1], [90, 10])
-    parts = train_parts(pool_of(codes), 5)
-    assert [len(part) for part in parts] == [23, 23, 22, 22, 10]
+    def sizes(*counts, clients):
+        return [len(part) for part in train_parts(pool_of(np.repeat(range(len(counts)), counts)), clients)]
+
+    assert sizes(90, 10, clients=5) == [23, 23, 22, 22, 10]
+    assert sizes(67, 69, 53, 58, 53, clients=8) == [34, 33, 35, 34, 53, 29, 29, 53]
+    assert sizes(1, 9, clients=10) == [1] * 10
 
 
 def test_writer_is_a_column_where_the_data_have_writers():
@@ -62,11 +65,6 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are():
         RecipeError, match=r"partition.column: .*no column 'sit'.*there are: site.*Did you mean site"
     ):
         train_parts(pool_of([0, 1]), 2, "sit")
-
-
-def test_a_value_with_fewer_samples_than_clients_is_refused():
-    with pytest.raises(RecipeError, match="a value of the column site has 1 samples for 2 clients"):
-        train_parts(pool_of(np.repeat([0, 1], [1, 9])), 10)
 
 
 def own(monkeypatch, scheme):
