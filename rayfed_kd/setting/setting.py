@@ -273,8 +273,9 @@ class Setting:
             )
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(method.options, AggregationOptions) and method.options.aggregation != "mean":
-            used = replies_of(self.schedule, self.recipe.rounds)
-            method.options.check_clients(used, late=not self.schedule.drops_late)
+            used = replies_of(self.schedule, self.recipe.rounds, past_deadline=True)
+            late, poisson = not self.schedule.drops_late, self.recipe.sampling.poisson
+            method.options.check_clients(used, late=late, poisson=poisson)
         module_pool = self.module_pool()
         for name in self.builders:
             module_pool.initial_vector(name)

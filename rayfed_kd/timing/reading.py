@@ -106,11 +106,11 @@ def check_timing(timing: Timing, recipe: Recipe, method: Method[Any, Any]) -> No
         )
 
 
-def replies_of(schedule: Schedule, rounds: int) -> int:
-    """With how many replies the last of so many updates ends, if no deadline passes: those that it uses."""
+def replies_of(schedule: Schedule, rounds: int, *, past_deadline: bool = False) -> int:
+    """With how many replies, at least, the last of so many updates ends: those that it uses."""
     most = schedule.concurrency
-    fewer = (n for n in range(1, most) if schedule.is_complete(Progress(rounds, n, at_work=most - n)))
-    return next(fewer, most)
+    at = (Progress(rounds, n, at_work=most - n, past_deadline=past_deadline) for n in range(1, most))
+    return next((progress.replies for progress in at if schedule.is_complete(progress)), most)
 
 
 def check_schedule(

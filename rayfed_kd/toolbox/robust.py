@@ -1,8 +1,9 @@
 """Robust means: what a server may take instead of the plain mean when some of its clients lie.
 
-All are unweighted and take one tensor a client; the order of clients changes nothing. Median and trimmed
-mean act on every coordinate alone, so of probability vectors they give none; Krum takes a client's whole
-tensor as one vector; the spectral filter (Cronus) acts on every public sample alone.
+All are unweighted and take one tensor a client; the order of clients changes nothing, but which of two points
+alone the spectral filter keeps, as both are equally far from their mean. Median and trimmed mean act on every
+coordinate alone, so of probability vectors they give none; Krum takes a client's whole tensor as one vector;
+the spectral filter (Cronus) acts on every public sample alone.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ class AggregationOptions(MethodOptions):
     corrupt: int = Field(1, ge=0, description="krum, multi_krum: how many clients may lie, f")
     chosen: int | None = Field(None, ge=1, description="multi_krum: how many are averaged; null: n - f")
 
-    def check_clients(self, clients: int, *, late: bool = False) -> None:
-        """Raises RecipeError if so few clients can never be enough, or if replies may be `late`."""
+    def check_clients(self, clients: int, *, late: bool = False, poisson: bool = False) -> None:
+        """Raises RecipeError if so few clients are not enough, or any number may come, or `late` replies."""
         if late and self.aggregation != "mean":
             raise RecipeError(
                 f"method.aggregation = {self.aggregation!r}: robust means have no weights for late replies, "
                 "which this schedule keeps; expected mean, or schedule.name=sync, or quorum with late: drop"
             )
+        if poisson and self.aggregation not in ("mean", "median"):
+            raise RecipeError("sampling.poisson may draw too few; expected median", "method.aggregation")
         if self.aggregation == "trimmed_mean" and 0 < self.trim * clients < 1 - ROUNDING:
             raise RecipeError(
                 f"method.trim = {self.trim:g}: of {clients} clients a round it cuts off none, which leaves "
                 "the plain mean; expected more, or method.trim=0"
             )
-        if self.aggregation not in ("krum", "multi_krum"):
-            return
-        if clients < 2 * self.corrupt + 3:
+        if self.aggregation in ("krum", "multi_krum") and clients < 2 * self.corrupt + 3:
             raise RecipeError(
                 f"method.aggregation = {self.aggregation!r} with method.corrupt = {self.corrupt} needs "
                 f"{2 * self.corrupt + 3} clients a round or more (2 f + 3), there are {clients}"
@@ -81,9 +82,8 @@ def coordinate_median(vectors: Tensor) -> Tensor:
         vectors: [n, P].
     Returns: [P].
     """
-    n = len(vectors)
     # Leaves one value of an odd number and two of an even one.
-    return _mean_between(vectors, (n - 1) // 2)
+    return _mean_between(vectors, (len(vectors) - 1) // 2)
 
 
 def trimmed_mean(vectors: Tensor, share: float) -> Tensor:

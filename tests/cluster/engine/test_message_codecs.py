@@ -17,21 +17,17 @@ from rayfed_kd.protocol import Codec, Coded
 class Half(Codec):
     def encode(self, array, part):
         return Coded(array.astype(np.float16))
-
     def decode(self, coded, part):
         return coded.array.astype(np.float32)
 
 class Largest(Codec):
     '''The largest elements and their places, upwards.'''
-
     def __init__(self, *, share: float = 0.1):
         self.share = share
-
     def encode(self, array, part):
         count = max(1, int(self.share * array.size))
         places = np.sort(np.argsort(-np.abs(array.ravel()), kind="stable")[:count]).astype(np.int32)
         return Coded(array.ravel()[places], {"places": places})
-
     def decode(self, coded, part):
         array = np.zeros(part.shape, np.float32)
         array.ravel()[coded.side["places"]] = coded.array
