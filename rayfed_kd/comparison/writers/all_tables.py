@@ -55,11 +55,10 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     difference = table_text.difference_text(judged.difference, metric)
     # A margin moves the line that the interval must leave out, of which the advice knows nothing.
     advice = ""
-    if not (judged.difference.decided or margin):
+    if not (judged.difference.decided or judged.difference.equal or margin):
         more = table_text.more_seeds(judged.difference)
         if more is None:
-            seeds = len(judged.difference.by_seed)
-            advice = f"; {seeds} seeds are too few to say how many more would decide"
+            advice = f"; {len(judged.difference.by_seed)} seeds are too few to say how many more would decide"
         else:
             advice = f"; {more} more seed{'' if more == '1' else 's'} would decide"
     return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]

@@ -139,19 +139,22 @@ def test_number_of_seeds_that_would_decide_is_told_from_five_seeds_on():
 
 def test_rows_that_are_equal_with_every_seed_are_said_to_be_and_wait_for_no_further_seed():
     """As CCVR's model before its last step, which is FedAvg's."""
-    comparison = with_five_seeds()
+    comparison = with_five_seeds(claims=[B_ABOVE_A])
     for seed in range(1, 6):
         comparison.curves["B", "global", seed, "server_accuracy"] = Curve([6], [0.5], any_costs(1))
+    assert claim_cells(comparison)[0][-1] == "not shown"
     assert [line[-1] for line in main_table(comparison).rows] == ["", "+0.00 [+0.00, +0.00], equal"]
     assert not any("more seeds" in remark for remark in remarks(comparison))
 
 
 def test_difference_and_claim_are_of_the_rounds_that_both_rows_evaluated():
     """B has rounds 2 and 6 alone: A's .5, .4 and .7, .8 there are .45 and .75; B's .1, .9 and .1, .3."""
-    comparison = compared(claims=[{"says": "c", "higher": "B", "lower": "A", "statistic": "mean of all"}])
-    for key, curve in comparison.curves.items():
+    claim = {"says": "c", "higher": "B", "lower": "A", "statistic": "mean of all"}
+    comparison = compared(claims=[claim], runs=[{"label": label} for label in "ABC"])  # C lacks the headline
+    for key, curve in [*comparison.curves.items()]:
         if key[0] == "B":
             comparison.curves[key] = Curve([2, 6], curve.values[::2], curve.costs[::2])
+        comparison.curves["C" if key[0] == "B" else "A", *key[1:3], "ua"] = comparison.curves[key]
     assert comparison.difference(("B", "global")).by_seed == pytest.approx({1: 0.05, 2: -0.55})
     assert comparison.judged_claims()[0].difference.by_seed == pytest.approx({1: 0.05, 2: -0.55})
     assert comparison.values(("A", "global"), "server_accuracy", "mean of last") == pytest.approx([0.5, 0.7])
