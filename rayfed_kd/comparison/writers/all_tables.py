@@ -196,8 +196,7 @@ FASTEST = "real s, fastest seed"
 
 def cost_title(comparison: Comparison) -> str:
     """The sentence above the table, without its colon."""
-    seeds = len(comparison.study.seeds)
-    title = "Costs of a whole run, mean over seeds" if seeds > 1 else "Costs of a whole run"
+    title = "Costs of a whole run" + ", mean over seeds" * (len(comparison.study.seeds) > 1)
     if not _has_codec(comparison):
         return title
     return f"{title}; without codec: the same parts as they are, and how many times as much that is"
