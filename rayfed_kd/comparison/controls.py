@@ -17,6 +17,8 @@ from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.protocol import Control
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.summary import SMALLER_IS_BETTER
+from rayfed_kd.setting.metrics import make_metrics
 
 LABELS: Control = "labels alone"
 
@@ -34,8 +36,9 @@ def control_labels(study: Study) -> list[str]:
 def with_controls(study: Study, without: Collection[str]) -> Study:
     """The study with the controls that its key `controls` asks for, each behind its row.
 
-    A claim for each evaluated model says whether the method lies above its labels alone. A control that the
-    study has as a row of its own is left to the study.
+    A claim for each evaluated model says whether the method lies above its labels alone, or below them in a
+    headline whose smaller values are better. A control that the study has as a row of its own is left to the
+    study.
 
     Args:
         study: one table's study, with the command line's changes: a control's changes win over these.
@@ -45,7 +48,7 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
         return study
     runs, claims, left_out = list[StudyRun](), list[Claim](), list[str]()
     for run in study.runs:
-        controls, models = _controls(study, run)
+        controls, own_claims = _controls(study, run)
         runs.append(run)
         for name, changes in controls.items():
             label = control_label(run.label, name)
@@ -57,7 +60,7 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
             fields = {"label": label, "published": None, "against": None}
             runs.append(run.with_overrides(changes).model_copy(update=fields))
             if name == LABELS:
-                claims += [_claim(run.label, model) for model in models]
+                claims += own_claims
     controlled = study.model_copy(update={"runs": runs, "claims": [*study.claims, *claims]})
     return with_changes_in_title(controlled, [f"without {in_words(left_out)}"] if left_out else [])
 
@@ -86,24 +89,26 @@ def uncontrolled(recipes: Mapping[str, Recipe]) -> list[str]:
     return [f"public labels train {in_words(rows)}, and no row has these labels alone: a gain may be theirs"]
 
 
-def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[str]], Sequence[str | None]]:
-    """A row's controls, and which models are compared; None is the first of a user's own method.
+def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[str]], Sequence[Claim]]:
+    """A row's controls, and a claim for each model; None is the first of a user's own method.
 
     A recipe that cannot be read has none: the check before the first run refuses it.
     """
     try:
         (planned,) = plan_runs(study.model_copy(update={"runs": [run], "seeds": study.seeds[:1]}))
         recipe = load_recipe(planned.source, planned.overrides)
-        controls = controls_of(recipe)
+        controls, metrics = controls_of(recipe), make_metrics(recipe)
     except RecipeError:
         return {}, []
     models: Sequence[str | None] = method_of(recipe).evaluates or [None]
-    return controls, [model for model in models if model is None or model in (study.models or models)]
+    falling = {f"{t}_{m.title}" for m in metrics for t in ("official", "local") if m.better == "smaller"}
+    falls = study.headline in {*SMALLER_IS_BETTER, *falling}
+    shown = [model for model in models if model is None or model in (study.models or models)]
+    return controls, [_claim(run.label, model, falls) for model in shown]
 
 
-def _claim(label: str, model: str | None) -> Claim:
-    return Claim(
-        says=f"{label} above its public labels alone{f' ({model})' if model else ''}",
-        higher=RowModel(run=label, model=model),
-        lower=RowModel(run=control_label(label, LABELS), model=model),
-    )
+def _claim(label: str, model: str | None, falls: bool) -> Claim:
+    rows = [RowModel(run=name, model=model) for name in (label, control_label(label, LABELS))]
+    where, (higher, lower) = ("below", rows[::-1]) if falls else ("above", rows)
+    says = f"{label} {where} its public labels alone{f' ({model})' if model else ''}"
+    return Claim(says=says, higher=higher, lower=lower)

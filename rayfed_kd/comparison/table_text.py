@@ -203,8 +203,8 @@ def _difference_notes(comparison: Comparison) -> list[str]:
 
 
 def _is_cut(comparison: Comparison, row: Row) -> bool:
-    """Whether the row or its baseline has evaluations that the other one has not."""
-    baseline = comparison.baseline(row)
+    """Whether the row's difference leaves out evaluations that it or its baseline alone has."""
+    baseline = comparison.baseline(row) if comparison.difference(row) else None
     return baseline is not None and comparison.alike(row, baseline) is not comparison
 
 

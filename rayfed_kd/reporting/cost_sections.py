@@ -57,7 +57,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
     rows, bars, looks, coded = list[Sequence[str]](), dict[str, dict[int, float]](), dict[str, int](), False
     for run in runs:
         grouped = run.tables["messages"].group_by(["kind", "direction"])
-        sums = grouped.aggregate([("bytes", "sum"), ("raw_bytes", "sum"), ("client", "count")])
+        sums = grouped.aggregate([("bytes", "sum"), ("raw_bytes", "sum"), ("parts", "sum")])
         traffic = sorted(sums.to_pylist(), key=lambda row: (row["kind"], row["direction"]))
         rounds = max(run.tables["rounds"].num_rows, 1)
         if traffic:
@@ -68,7 +68,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
                 f"{total:,}",
                 f"{total / MIB:,.2f}",
                 f"{total / rounds / MIB:,.3f}",
-                f"{row['client_count']:,}",
+                f"{row['parts_sum']:,}",
                 f"{row['raw_bytes_sum'] / MIB:,.2f}",
             )
             coded = coded or row["raw_bytes_sum"] != total
@@ -76,7 +76,7 @@ def bytes_section(runs: Sequence[Run]) -> Section | None:
             bars[f"{run.label}, {row['direction']}"][look] = total / MIB
     if not rows:
         return None
-    header = ["run", "kind", "direction", "bytes", "MiB", "MiB a round", "messages", "MiB without codec"]
+    header = ["run", "kind", "direction", "bytes", "MiB", "MiB a round", "parts", "MiB without codec"]
     shown_rows = rows if coded else [row[:-1] for row in rows]
     title = "MiB by run and direction, kinds side by side"
     draw = partial(draw_bars, bars=bars, unit="MiB", palette=SERIES)

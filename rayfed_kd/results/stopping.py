@@ -57,11 +57,8 @@ class StopRule:
                     f"{name} was no better than {self._best:.4g} in {recipe.patience} evaluation(s) {after} "
                     "(stop.patience)"
                 )
-        for key, spent in (
-            ("bytes", self._bytes),
-            ("sim_seconds", row["sim_s"]),
-            ("seconds", row["wall_s"]),
-        ):
+        spending = {"bytes": self._bytes, "sim_seconds": row["sim_s"], "seconds": row["wall_s"]}
+        for key, spent in spending.items():
             most = getattr(recipe, key)
             if most is not None and spent >= most:
                 yield f"{spent:,.10g} of stop.{key} = {most:,.10g} are spent {after}"

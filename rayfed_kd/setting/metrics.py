@@ -48,7 +48,7 @@ class Metric:
     options: Mapping[str, Any]
 
     def value(self, logits: Tensor, labels: Tensor) -> float:
-        """The metric's value, perhaps no finite number.
+        """The metric's value, perhaps no finite number: NaN where a row of logits predicts nothing.
 
         Args:
             logits: [n, classes] float32.
@@ -63,7 +63,9 @@ class Metric:
         if not isinstance(result, Real) or isinstance(result, bool):
             what = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else shown(result)
             raise RunError(f"gives {what}; expected a number")
-        return float(result)
+        # As where correct answers are counted. `argmax` and `topk` would take a row of NaN for an answer.
+        predicted = bool(torch.isfinite(logits.logsumexp(dim=1)).all())
+        return float(result) if predicted else math.nan
 
 
 def make_metrics(recipe: Recipe) -> list[Metric]:

@@ -55,11 +55,10 @@ def _claim_cells(comparison: Comparison, judged: JudgedClaim) -> list[str]:
     difference = table_text.difference_text(judged.difference, metric)
     # A margin moves the line that the interval must leave out, of which the advice knows nothing.
     advice = ""
-    if not (judged.difference.decided or margin):
+    if not (judged.difference.decided or judged.difference.equal or margin):
         more = table_text.more_seeds(judged.difference)
         if more is None:
-            seeds = len(judged.difference.by_seed)
-            advice = f"; {seeds} seeds are too few to say how many more would decide"
+            advice = f"; {len(judged.difference.by_seed)} seeds are too few to say how many more would decide"
         else:
             advice = f"; {more} more seed{'' if more == '1' else 's'} would decide"
     return [claim.says, f"{number}: {rows}", difference, f"{judged.verdict}{margin}{advice}"]
@@ -197,8 +196,7 @@ FASTEST = "real s, fastest seed"
 
 def cost_title(comparison: Comparison) -> str:
     """The sentence above the table, without its colon."""
-    seeds = len(comparison.study.seeds)
-    title = "Costs of a whole run, mean over seeds" if seeds > 1 else "Costs of a whole run"
+    title = "Costs of a whole run" + ", mean over seeds" * (len(comparison.study.seeds) > 1)
     if not _has_codec(comparison):
         return title
     return f"{title}; without codec: the same parts as they are, and how many times as much that is"

@@ -44,6 +44,15 @@ def test_labels_alone_is_added_with_a_claim_for_each_model(asked):
     ]
 
 
+@pytest.mark.parametrize("headline", ["fm", "local_negative_log_likelihood"])
+def test_claim_of_a_control_is_turned_round_where_smaller_values_are_better(asked, headline):
+    metrics = "evaluation.metrics=[negative_log_likelihood]"
+    (study,) = select_studies([asked(headline=headline, runs=CONTENT["runs"][:2])], [metrics])
+    (claim,) = study.claims
+    assert claim.says == "M below its public labels alone (personal)"
+    assert (claim.higher.run, claim.lower.run) == ("M, labels alone", "M")
+
+
 def test_study_may_ask_for_all_controls_or_leave_some_out(asked):
     (study,) = select_studies([asked(controls="all")], without=["G, no labels", "A"])
     assert study.labels == [

@@ -22,6 +22,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.reporting.study_sections import comparison_section
 
 B_ABOVE_A = {"says": "B above A", "higher": "B", "lower": "A"}
+A_TO_C = [{"label": label} for label in "ABC"]
 
 
 @pytest.mark.parametrize(
@@ -113,15 +114,20 @@ def test_difference_to_the_first_row_stands_in_the_table_by_hand():
     assert [line[-1] for line in main_table(comparison).rows] == ["", "-20.00 [-337.66, +297.66], undecided"]
 
 
+def gives(comparison, row, *values):
+    """The row's only evaluations, of the seeds 1, 2 and so on."""
+    for seed, value in enumerate(values, start=1):
+        comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+
+
 def with_five_seeds(**study):
     """B less A is .1, -.05, 0, .15 and .05: mean .05, deviation sqrt(.025 / 4) = .0791.
 
     Zero is left out from 13 seeds on: 2.179 * .0791 / sqrt(13) = .0478; 12: 2.201 * .0791 / sqrt(12) = .0503.
     """
     comparison = compared(seeds=[1, 2, 3, 4, 5], **study)
-    for seed, difference in enumerate((0.1, -0.05, 0.0, 0.15, 0.05), start=1):
-        for label, value in (("A", 0.5), ("B", 0.5 + difference)):
-            comparison.curves[label, "global", seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+    gives(comparison, ("A", "global"), *[0.5] * 5)
+    gives(comparison, ("B", "global"), 0.6, 0.45, 0.5, 0.65, 0.55)
     return comparison
 
 
@@ -139,19 +145,21 @@ def test_number_of_seeds_that_would_decide_is_told_from_five_seeds_on():
 
 def test_rows_that_are_equal_with_every_seed_are_said_to_be_and_wait_for_no_further_seed():
     """As CCVR's model before its last step, which is FedAvg's."""
-    comparison = with_five_seeds()
-    for seed in range(1, 6):
-        comparison.curves["B", "global", seed, "server_accuracy"] = Curve([6], [0.5], any_costs(1))
+    comparison = with_five_seeds(claims=[B_ABOVE_A])
+    gives(comparison, ("B", "global"), *[0.5] * 5)
+    assert claim_cells(comparison)[0][-1] == "not shown"
     assert [line[-1] for line in main_table(comparison).rows] == ["", "+0.00 [+0.00, +0.00], equal"]
     assert not any("more seeds" in remark for remark in remarks(comparison))
 
 
 def test_difference_and_claim_are_of_the_rounds_that_both_rows_evaluated():
     """B has rounds 2 and 6 alone: A's .5, .4 and .7, .8 there are .45 and .75; B's .1, .9 and .1, .3."""
-    comparison = compared(claims=[{"says": "c", "higher": "B", "lower": "A", "statistic": "mean of all"}])
-    for key, curve in comparison.curves.items():
+    claim = {"says": "c", "higher": "B", "lower": "A", "statistic": "mean of all"}
+    comparison = compared(claims=[claim], runs=A_TO_C)  # C lacks the headline
+    for key, curve in [*comparison.curves.items()]:
         if key[0] == "B":
             comparison.curves[key] = Curve([2, 6], curve.values[::2], curve.costs[::2])
+        comparison.curves["C" if key[0] == "B" else "A", *key[1:3], "ua"] = comparison.curves[key]
     assert comparison.difference(("B", "global")).by_seed == pytest.approx({1: 0.05, 2: -0.55})
     assert comparison.judged_claims()[0].difference.by_seed == pytest.approx({1: 0.05, 2: -0.55})
     assert comparison.values(("A", "global"), "server_accuracy", "mean of last") == pytest.approx([0.5, 0.7])
@@ -160,29 +168,29 @@ def test_difference_and_claim_are_of_the_rounds_that_both_rows_evaluated():
 
 def test_difference_to_a_named_row_of_the_same_model():
     comparison = compared(baseline="B")
-    for seed, value in ((1, 0.5), (2, 0.6)):
-        comparison.curves["A", "oca", seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
-        comparison.curves["B", "oca", seed, "server_accuracy"] = Curve([6], [0.1], any_costs(1))
+    gives(comparison, ("A", "oca"), 0.5, 0.6)
+    gives(comparison, ("B", "oca"), 0.1, 0.1)
     assert comparison.baseline(("A", "oca")) == ("B", "oca")
     assert comparison.difference(("A", "oca")).by_seed == pytest.approx({1: 0.4, 2: 0.5})
     assert comparison.difference(("B", "oca")) is None
 
 
+def differences_shown(comparison):
+    """Row's name -> its cell."""
+    table = main_table(comparison)
+    place = table.header.index("difference to A (global) [95 % interval]")
+    return {line[0]: line[place] for line in table.rows}
+
+
 def test_models_may_have_a_baseline_of_their_own():
     """B's personal models are .3 and .2 above C's; its shared one is held against A's, as ever."""
-    comparison = compared(
-        runs=[{"label": label} for label in "ABC"], baselines={"personal": "C", "nearest": "C"}
-    )
-    for row, values in {("B", "personal"): (0.8, 0.6), ("C", "personal"): (0.5, 0.4)}.items():
-        for seed, value in zip((1, 2), values, strict=True):
-            comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
+    comparison = compared(runs=A_TO_C, baselines={"personal": "C", "nearest": "C"})
+    gives(comparison, ("B", "personal"), 0.8, 0.6)
+    gives(comparison, ("C", "personal"), 0.5, 0.4)
     assert comparison.difference(("B", "personal")).by_seed == pytest.approx({1: 0.3, 2: 0.2})
     assert comparison.baseline(("B", "global")) == ("A", "global")
     assert comparison.difference(("C", "personal")) is None
-    shown = {
-        line[0]: line[main_table(comparison).header.index("difference to A (global) [95 % interval]")]
-        for line in main_table(comparison).rows
-    }
+    shown = differences_shown(comparison)
     # 2 seeds: half the interval is 12.706 times the deviation 0.0707 over the root of 2.
     assert shown["B (personal)"] == "+25.00 [-38.53, +88.53] to C (personal), undecided"
     assert " to " not in shown["B (global)"]
@@ -195,14 +203,10 @@ def test_models_may_have_a_baseline_of_their_own():
 
 def test_the_columns_title_names_the_usual_model_and_a_row_what_else_it_is_held_against():
     """A has two models: B's oca is held against A's oca, and what C alone has against A's first."""
-    comparison = compared(runs=[{"label": label} for label in "ABC"])
+    comparison = compared(runs=A_TO_C)
     for row in [("A", "oca"), ("B", "oca"), ("C", "global")]:
-        for seed, value in ((1, 0.5), (2, 0.6)):
-            comparison.curves[*row, seed, "server_accuracy"] = Curve([6], [value], any_costs(1))
-    title = "difference to A (global) [95 % interval]"
-    shown = {
-        line[0]: line[main_table(comparison).header.index(title)] for line in main_table(comparison).rows
-    }
+        gives(comparison, row, 0.5, 0.6)
+    shown = differences_shown(comparison)
     assert shown["B (oca)"] == "+0.00 [+0.00, +0.00] to A (oca), equal"
     assert shown["C (global)"]
     assert " to " not in shown["C (global)"] + shown["B (global)"]

@@ -102,7 +102,8 @@ def made(
         sent = {"bytes_up": 2 * MIB, "bytes_down": MIB}
         replies = {"cohort": index, "dropped": index % 2, "staleness": index, "logged": {"ce": 2.0 / index}}
         score = {"model": "global", "metric": "macro_f1", "test": "local", "samples": 20, "value": index / 8}
-        message = {"client": 0, "kind": "weights", "direction": "up", "bytes": MIB, "raw_bytes": raw}
+        sizes = {"bytes": MIB, "raw_bytes": raw, "parts": 1}
+        message = {"client": 0, "kind": "weights", "direction": "up", **sizes}
         host = {"host": 0, "node": "here", "rss_mb": 100.0 * index, "busy_s": 1.5, "clients": 2}
         tables = {
             "rounds": [one | seconds | sent | replies | {"wall_s": 3.0 * index}],
@@ -115,7 +116,7 @@ def made(
             "messages": [
                 one | message,
                 one | message | {"client": 1},
-                one | message | {"direction": "down", "bytes": 512, "raw_bytes": 512},
+                one | message | {"direction": "down", "bytes": 512, "raw_bytes": 512, "parts": 2},
             ],
             "hosts": [one | host],
         }
@@ -170,9 +171,9 @@ def test_client_accuracies_are_quartiles_of_the_last_round(page):
 
 
 def test_bytes_are_those_of_the_messages(page):
-    """Two replies of a MiB and 512 bytes down in each of three rounds."""
+    """Two replies of a MiB and 512 bytes down in two messages to one client in each of three rounds."""
     assert page.table("run", "kind", "direction") == [
-        ["one", "weights", "down", "1,536", "0.00", "0.000", "3"],
+        ["one", "weights", "down", "1,536", "0.00", "0.000", "6"],
         ["one", "weights", "up", "6,291,456", "6.00", "2.000", "6"],
     ]
 
@@ -268,20 +269,16 @@ def test_every_reference_in_the_page_has_its_one_target(page):
 def test_tables_and_pictures_are_told_to_those_who_do_not_see_them(page):
     headers = [attributes for tag, attributes in page.tags if tag == "th"]
     assert {attributes["scope"] for attributes in headers} == {"row", "col"}
-    pictures = [
-        attributes for tag, attributes in page.tags if tag == "svg" and "aria-hidden" not in attributes
-    ]
+    pictures = [a for tag, a in page.tags if tag == "svg" and "aria-hidden" not in a]
     assert len(pictures) >= 8
     assert all(a["role"] == "img" and a["aria-labelledby"].endswith("-title") for a in pictures)
 
 
 def test_labels_are_text_and_never_markup(tmp_path):
-    folder = made(
-        tmp_path / '<img src=x onerror="alert(1)"> & $a$', header="# </pre><script>alert(2)</script>\n"
-    )
-    found = report(folder, made(tmp_path / "other"))
+    label, header = '<img src=x onerror="alert(1)"> & $a$', "# </pre><script>alert(2)</script>\n"
+    found = report(made(tmp_path / label, header=header), made(tmp_path / "other"))
     assert not any(tag in ("img", "script") for tag, _ in found.tags)
-    assert found.text.count('<img src=x onerror="alert(1)"> & $a$') > 5
+    assert found.text.count(label) > 5
     assert "</pre><script>alert(2)</script>" in found.text
 
 
@@ -313,11 +310,8 @@ def test_what_runs_share_is_told_once_and_seeds_of_a_row_share_a_look(tmp_path):
         made(study / f"A-seed{seed}", seed=seed)
     made(study / "B-seed1.running", rounds=1, status=None, seed=1)
     found = report(study)
-    assert [row[:2] for row in found.table("run", "seed")] == [
-        ["A-seed1", "1"],
-        ["A-seed2", "2"],
-        ["B-seed1.running", "1"],
-    ]
+    rows = [tuple(row[:2]) for row in found.table("run", "seed")]
+    assert rows == [("A-seed1", "1"), ("A-seed2", "2"), ("B-seed1.running", "1")]
     assert found.pairs()["method"] == "fedavg"
     assert "The comparison was not ended" in found.text
     used = {style for _, a in found.tags for style in re.findall(r"var\(--s\d\)", a.get("style", ""))}
@@ -375,12 +369,8 @@ def searched(folder):
 def test_search_shows_every_trial_and_its_best_one_as_a_run(tmp_path):
     found = report(searched(tmp_path / "tune-x"))
     trials = found.table("trial", "status", "prox", "local.epochs", "best (%)", "in round", "last (%)")
-    assert [row[:4] for row in trials] == [
-        ["1", "finished", "0.5", "2"],
-        ["0", "stopped", "0.25", "1"],
-        ["3", "running", "0.125", "1"],
-        ["2", "failed", "1", "1"],
-    ]
+    shown = [" ".join(row[:4]) for row in trials]
+    assert shown == ["1 finished 0.5 2", "0 stopped 0.25 1", "3 running 0.125 1", "2 failed 1 1"]
     best, last = 100 * max(AMP), 100 * AMP[2]
     assert trials[0][4:] == [f"{best:.2f}", "2", f"{last:.2f}", "3", "9.0"]
     assert trials[1][4:] == [f"{100 * AMP[0]:.2f}", "1", f"{100 * AMP[0]:.2f}", "1", "3.0"]

@@ -1,6 +1,6 @@
 """Metrics that a recipe names: numbers worked by hand, and what is refused before the first round."""
 
-from math import log
+from math import inf, isfinite, log, nan
 from types import SimpleNamespace
 
 import pytest
@@ -92,6 +92,14 @@ def test_top_k_counts_the_k_largest_logits():
     labels = torch.tensor([2, 2, 2])
     values = [metric_of({"name": "top_k_accuracy", "k": k}).value(logits, labels) for k in (1, 2, 3)]
     assert values == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["macro_f1", "calibration_error", AUROC])
+def test_where_a_row_of_logits_predicts_nothing_there_is_no_value(name):
+    """AMP counts it as wrong, but its `argmax` is a class. A row with -inf predicts another class."""
+    for logit, known in ((nan, False), (inf, False), (-inf, True)):
+        logits = torch.cat([torch.tensor([[0.0, logit]]), CONFIDENT[1:]])
+        assert isfinite(metric_of(name).value(logits, LABELS)) == known
 
 
 def test_function_of_torchmetrics_is_a_metric_with_its_options():
