@@ -101,8 +101,9 @@ def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[st
     except RecipeError:
         return {}, []
     models: Sequence[str | None] = method_of(recipe).evaluates or [None]
-    falling = {f"{t}_{m.title}" for m in metrics for t in ("official", "local") if m.better == "smaller"}
-    falls = study.headline in {*SMALLER_IS_BETTER, *falling}
+    falling = {metric.title for metric in metrics if metric.better == "smaller"}
+    headline = study.headline or ""  # as fm, or a metric of the recipe's behind its test, as local_brier
+    falls = headline in SMALLER_IS_BETTER or headline.partition("_")[2] in falling
     shown = [model for model in models if model is None or model in (study.models or models)]
     return controls, [_claim(run.label, model, falls) for model in shown]
 
