@@ -13,14 +13,13 @@ import numpy as np
 Counts = np.ndarray[Any, Any]
 
 
-def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = None) -> dict[str, float]:
+def client_metrics(correct: Counts, samples: Counts) -> dict[str, float]:
     """Compute the four measures. Clients without test samples are left out.
 
     Args:
         correct: [K], right predictions on each client's test part.
-        samples: [K], test samples of each client.
-        weights: [K], |D_k|, the weights of AMP; None: the test samples, which are in proportion to all
-            samples of a client.
+        samples: [K], test samples of each client. AMP weighs by them: they are in proportion to all samples of
+            a client, |D_k|.
 
     Returns: the measures over all tested clients, of their accuracies a_k in [0, 1]:
         amp: averaged model performance, sum_k |D_k| a_k / |D|.
@@ -29,19 +28,15 @@ def client_metrics(correct: Counts, samples: Counts, weights: Counts | None = No
         ua: user accuracy, the plain mean of a_k.
 
     Raises:
-        ValueError: no client has a test sample, or the tested clients' weights are
-            negative or all zero.
+        ValueError: no client has a test sample.
     """
-    sizes = samples if weights is None else weights
     tested = samples > 0
     if not tested.any():
         raise ValueError("no client has a test sample")
-    accuracy = correct[tested] / samples[tested]
-    size = sizes[tested]
-    if (size < 0).any() or not size.any():
-        raise ValueError(f"weights of tested clients are {size.tolist()}, expected 0 or more, not all 0")
+    sizes = samples[tested]
+    accuracy = correct[tested] / sizes
     return {
-        "amp": float((accuracy * size).sum() / size.sum()),
+        "amp": float((accuracy * sizes).sum() / sizes.sum()),
         "fm": float(accuracy.var()),
         "wlp": float(accuracy.min()),
         "ua": float(accuracy.mean()),

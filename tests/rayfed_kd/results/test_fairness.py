@@ -27,12 +27,6 @@ def test_amp_weighs_by_samples_and_ua_does_not():
     assert found["ua"] == pytest.approx(2 / 3)
 
 
-def test_given_weights_replace_test_samples():
-    """0.5 and 1 with weights 1 and 3: 3.5 / 4."""
-    found = client_metrics(np.array([1, 2]), np.array([2, 2]), np.array([1, 3]))
-    assert found["amp"] == pytest.approx(0.875)
-
-
 def test_client_without_test_samples_is_left_out():
     found = client_metrics(np.array([0, 3]), np.array([0, 4]))
     assert (found["wlp"], found["fm"]) == (0.75, 0.0)
@@ -41,9 +35,3 @@ def test_client_without_test_samples_is_left_out():
 def test_nobody_tested_is_refused():
     with pytest.raises(ValueError, match="no client has a test sample"):
         client_metrics(np.array([0]), np.array([0]))
-
-
-@pytest.mark.parametrize("weights", [[0, 0], [-1, 2]])
-def test_weights_without_a_mean_are_refused(weights):
-    with pytest.raises(ValueError, match="expected 0 or more, not all 0"):
-        client_metrics(np.array([1, 2]), np.array([2, 2]), np.array(weights))
