@@ -18,8 +18,8 @@ def client_metrics(correct: Counts, samples: Counts) -> dict[str, float]:
 
     Args:
         correct: [K], right predictions on each client's test part.
-        samples: [K], test samples of each client. AMP weighs by them: they are in proportion to all samples of
-            a client, |D_k|.
+        samples: [K], test samples of each client. AMP weighs by them, as they are in proportion to all
+            samples of a client, |D_k|.
 
     Returns: the measures over all tested clients, of their accuracies a_k in [0, 1]:
         amp: averaged model performance, sum_k |D_k| a_k / |D|.
