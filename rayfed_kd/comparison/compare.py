@@ -33,6 +33,7 @@ from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import changed_inputs, read_environment
 from rayfed_kd.results.schemas import TABLES
+from rayfed_kd.results.summary_table import untested_notes
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.setting.loading import load_data
 
@@ -71,16 +72,17 @@ def compare_runs(
     recipes_by_label = {plan.label: recipe for plan, recipe in zip(planned, recipes, strict=True)}
     notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
     curves, totals = dict[CurveKey, Curve](), dict[tuple[str, int], RunTotals]()
+    summaries = {plan.name: read_summary(plan.folder) for plan in planned}
     for plan in planned:
         notes += [note for note in read_environment(plan.folder).get("notes", ()) if note not in notes]
-        ended = read_summary(plan.folder)
+        ended = summaries[plan.name]
         how = [*ended.get("diverged", ()), *filter(None, [ended.get("stopped")])]
         notes += [f"{plan.name}: {text}" for text in how]  # its last round is another than was asked for
         tables = {name: read_table(plan.folder / TABLES, name) for name in TABLES_READ}
         totals[plan.label, plan.seed] = totals_of(tables)
         for (model, metric), curve in curves_of(tables).items():
             curves[CurveKey(plan.label, model, plan.seed, metric)] = curve
-    return Comparison(study, curves, totals, notes)
+    return Comparison(study, curves, totals, [*notes, *untested_notes(summaries)])
 
 
 def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from rayfed_kd.results.names import metric_scale, metric_text, metric_title, mod
 from rayfed_kd.results.scores import is_score
 from rayfed_kd.results.screen_table import TextTable
 from rayfed_kd.results.summary import HEADLINES, LAST, shown_metrics
-from rayfed_kd.results.summary_table import untested_text
+from rayfed_kd.results.summary_table import untested_notes
 
 QUANTILES = {"least": 0, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "most": 1}
 SCORES = (
@@ -79,22 +79,12 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
             *([SCORES] if any(map(is_score, metrics)) else []),
             *(["Curves: the mean over seeds, and a band of one sample deviation."] if _seeded(runs) else []),
             *(f"{line}." for line in model_notes(row[1] for row in rows)),
-            *_untested_notes(runs),
+            *(f"{line}." for line in untested_notes({run.label: run.summary for run in runs})),
         ],
         [TextTable("Last, best, mean", header, rows, left=3)],
         looks,
         [picture for picture in pictures if picture is not None],
     )
-
-
-def _untested_notes(runs: Sequence[Run]) -> Iterator[str]:
-    """A sentence per group of runs some of whose clients have no test samples."""
-    labels_by_text = defaultdict[str, list[str]](list)
-    for run in runs:
-        if (text := untested_text(run.summary)) is not None:
-            labels_by_text[text].append(run.label)
-    for text, labels in labels_by_text.items():
-        yield f"{', '.join(labels)}: {text}; the metrics over clients are of these."
 
 
 def _curves(

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rayfed_kd.errors import counted
+from rayfed_kd.errors import counted, in_words
 from rayfed_kd.results.names import TITLES, metric_text, metric_unit, model_notes
 from rayfed_kd.results.schemas import NOT_COVERED
 from rayfed_kd.results.scores import is_score
@@ -95,13 +95,26 @@ def untested_text(summary: Mapping[str, Any]) -> str | None:
 
     Returns: None if every client has some, or none is tested as the official test set is enough.
     """
-    tested, clients, drawn = summary["tested_clients"], summary["clients"], summary.get("drawn_clients")
+    tested, clients, drawn = map(summary.get, ("tested_clients", "clients", "drawn_clients"))
     if tested is None or tested == clients:
         return None
     if drawn is not None:
         without = f"; the other {drawn - tested} drawn have no test samples" if tested < drawn else ""
         return f"{tested:,} of {clients:,} clients are evaluated (evaluation.clients = {drawn}){without}"
     return f"{tested} of {clients} clients {'has' if tested == 1 else 'have'} test samples"
+
+
+def untested_notes(summaries: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A sentence, without its stop, per group of runs that test few of their clients.
+
+    Args:
+        summaries: run's name -> its summary.
+    """
+    texts = {name: text for name, summary in summaries.items() if (text := untested_text(summary))}
+    for text in dict.fromkeys(texts.values()):
+        names = [name for name in texts if texts[name] == text]
+        whose = "all runs" if len(names) == len(summaries) > 1 else in_words(names)
+        yield f"{whose}: {text}; the metrics over clients are of these"
 
 
 def _row(name: str, values: Mapping[str, float | None]) -> list[str]:

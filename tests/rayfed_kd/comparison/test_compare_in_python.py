@@ -37,6 +37,16 @@ def test_run_that_diverged_or_was_ended_earlier_is_named_beneath_the_table(tmp_p
     assert {f"A, seed 1: {what} in round 1" for what in whats} <= {*result.comparison.notes}
 
 
+FEW = {**THREE_CLIENTS, "evaluation": {"clients": 2}}
+
+
+@pytest.mark.parametrize(("second", "whose"), [(FEW, "all runs"), (THREE_CLIENTS, '"A, seed 1"')])
+def test_of_how_many_clients_the_metrics_are_is_told_beneath_the_table(second, whose, tmp_path):
+    (result,) = rayfed_kd.compare({"A": FEW, "B": second}, rounds=1, folder=tmp_path, local=True)
+    told = "2 of 3 clients are evaluated (evaluation.clients = 2); the metrics over clients are of these"
+    assert result.comparison.notes[-1] == f"{whose}: {told}"
+
+
 def test_result_is_the_table_its_files_and_its_curves(compared):
     (result,), _, folder, _ = compared
     text = (folder / "comparison.md").read_text()
