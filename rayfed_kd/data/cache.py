@@ -322,6 +322,8 @@ def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -
         raise DataError(
             f"{where}: images are {images.shape}, expected [n, c, h, w] pixels or [n, ...] floats"
         )
+    elif images.dtype == np.uint8 and images.shape[3] in (1, 3, 4) and min(images.shape[1:3]) > 4:
+        raise DataError(f"{where}: images are {images.shape}, with channels last; expected [n, c, h, w]")
     if images.dtype == np.float32 and not (finite := np.isfinite(images)).all():
         row = int(np.argwhere(~finite)[0, 0])
         raise DataError(f"{where}: sample {row} has NaN, infinite values or ones above what float32 holds")

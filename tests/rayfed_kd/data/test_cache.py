@@ -169,6 +169,7 @@ TOKENS = np.array([[1, 0], [5, 2], [1, 1], [0, 0]])
 NONSENSE = {
     "count": (RawDataset(Split(PIXELS[:3], LABELS), None, AB), "3 images and 4 labels"),
     "rank": (RawDataset(Split(PIXELS[:, 0], LABELS), None, AB), r"expected \[n, c, h, w\] pixels"),
+    "order": (RawDataset(Split(np.zeros((4, 5, 5, 3), np.uint8), LABELS), None, AB), "with channels last"),
     "type": (RawDataset(Split(PIXELS.astype(float), LABELS), None, AB), "images are float64"),
     "test-shape": (RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), AB), r"test samples are \(1, 2, 1\)"),
     "statistics": (RawDataset(TRAIN, None, AB, (0.5,) * 3, (0.5,) * 3), "3 values of mean"),
