@@ -190,11 +190,11 @@ class EventQueue:
         dispatch = event.dispatch
         samples, bytes_up = result.facts.samples, travelling(self._up, result.facts.sizes)
         at = clock.arrival(dispatch.client, dispatch.at, dispatch.bytes_down, samples, bytes_up)
-        if not at >= event.at - ROUNDING * max(1.0, event.at):  # `not >=` also catches NaN
+        if not event.at - ROUNDING * max(1.0, event.at) <= at < math.inf:  # `not` also catches NaN
             raise RunError(
                 f"clock: the reply of client {dispatch.client} arrives at {at} s, and `earliest` gave "
-                f"{event.at} s as the least; expected a later arrival. The client drew {samples} samples, of "
-                f"{dispatch.least_samples} at the least by the method's `least_samples`"
+                f"{event.at} s as the least; expected a later arrival, at a finite second. The client drew "
+                f"{samples} samples, of {dispatch.least_samples} at the least by the method's `least_samples`"
             )
         return at
 

@@ -143,3 +143,5 @@ def test_what_only_a_run_shows_ends_it_with_a_message(tmp_path):
         run(tmp_path / "b", "clock.name=own_timing:Patient")
     with pytest.raises(RunError, match=r"arrives at -1.0 s, and `earliest` gave 0.0 s as the least"):
         run(tmp_path / "c", "clock.seconds=[-1.0]")
+    with pytest.raises(RunError, match=r"arrives at inf s, .* expected a later arrival, at a finite second"):
+        run(tmp_path / "d", "clock.seconds=[.inf]")
