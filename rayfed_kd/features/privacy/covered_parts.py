@@ -125,8 +125,7 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> No
                 f"codec.up.{lossy[0]}: a reply may be larger than the clip when decoded, and the server's "
                 "noise would not cover it; expected codecs without a loss, or privacy.noise=client"
             )
-        sent = {kind: chain for kind, chain in codecs["down"].items() if kind in VECTORS}
-        if lossy := [kind for kind, chain in sent.items() if not chain.lossless]:
+        if lossy := [kind for kind, c in codecs["down"].items() if kind in VECTORS and not c.lossless]:
             raise RecipeError(
                 f"codec.down.{lossy[0]}: clients would change another vector than the server averages "
                 "around, beyond the clip; expected codecs without a loss, or privacy.noise=client"
