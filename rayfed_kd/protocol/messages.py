@@ -104,7 +104,7 @@ class NamedParts(Mapping[str, Tensor]):
 
 
 class SealedParts(NamedParts):
-    """Parts of which only the names are seen: the server's noise is on their mean, or hosts sum them."""
+    """Parts of which only the names are seen: epsilon is of their mean, or hosts sum them."""
 
     def __init__(self, names: Mapping[str, Tensor], *, summed: bool) -> None:
         self._names, self._summed = tuple(names), summed
@@ -117,8 +117,8 @@ class SealedParts(NamedParts):
                 "local.sum_replies=off"
             )
         raise RunError(
-            f"privacy.noise = 'server': the method reads a reply's {name!r} by itself, without noise, though "
-            "it declares it Averaged; expected Replies.aggregated and Replies.mean, or privacy.noise=client"
+            f"privacy: the method reads a reply's {name!r} by itself, and epsilon is of the mean, as it is "
+            "declared Averaged; expected Replies.aggregated and Replies.mean, or its kind and noise=client"
         )
 
 

@@ -151,7 +151,8 @@ def poisoned(
     known = [place for place in places if clients[place] not in lying] or places
     honest = Honest.of(sent, known)
     if attack.name == "lie":
-        return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, len(lying))))
+        corrupt = sum(client in lying for client in clients)
+        return dict.fromkeys(lying, lie(honest, strength(attack, honest.count, corrupt)))
     theta: Tensor | float = attack.scale
     if attack.theta == "random":  # numbers along the last dimension, the same in all rounds
         size = honest.mean.shape[-1]

@@ -70,7 +70,7 @@ class PrivacyAccount:
             row_deviation=noise.of_server(noise.multiplier * (self._privacy.row_clip or 0.0)),
             stream=partial(_stream, seed, round_index, exchange),
             variances=self._variances,
-            sealed=not noise.at_clients,
+            sealed=self.central,
         )
 
     def after_nobody(self, method: Method[Any, Any], server: Any, ctx: ServerContext) -> Any:

@@ -87,7 +87,7 @@ def check_privacy(recipe: Recipe, method: Method[Any, Any], devices: Devices | N
     name = recipe.method.name
     parts = covered_parts(method, name)
     _check_accountable(recipe, devices)
-    _check_noise(recipe, method, codecs)
+    _check_noise(recipe, method, parts, codecs)
     _check_bounds(recipe, method, parts)
     if recipe.privacy.noise_multiplier:
         require_accountant()
@@ -111,7 +111,7 @@ def _check_accountable(recipe: Recipe, devices: Devices | None) -> None:
         )
 
 
-def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> None:
+def _check_noise(recipe: Recipe, method: Method[Any, Any], parts: CoveredParts, codecs: Codecs) -> None:
     privacy, name = recipe.privacy, recipe.method.name
     assert privacy is not None
     if privacy.noise == "server":
@@ -125,16 +125,15 @@ def _check_noise(recipe: Recipe, method: Method[Any, Any], codecs: Codecs) -> No
                 f"codec.up.{lossy[0]}: a reply may be larger than the clip when decoded, and the server's "
                 "noise would not cover it; expected codecs without a loss, or privacy.noise=client"
             )
-        sent = {kind: chain for kind, chain in codecs["down"].items() if kind in VECTORS}
-        if lossy := [kind for kind, chain in sent.items() if not chain.lossless]:
+        if lossy := [kind for kind, c in codecs["down"].items() if kind in VECTORS and not c.lossless]:
             raise RecipeError(
                 f"codec.down.{lossy[0]}: clients would change another vector than the server averages "
                 "around, beyond the clip; expected codecs without a loss, or privacy.noise=client"
             )
-        if recipe.sampling.poisson and not method.asynchronous:
+        if recipe.sampling.poisson and (parts.rows or not method.asynchronous):
             raise RecipeError(
-                f"sampling.poisson: rounds of {name} have several exchanges, and an empty cohort has no mean "
-                "to add noise to; expected sampling.poisson=false with privacy"
+                f"sampling.poisson: rounds of {name} have several exchanges or rows of public samples, and "
+                "an empty cohort has no mean to add noise to; expected sampling.poisson=false with privacy"
             )
         return
     if recipe.sampling.poisson:

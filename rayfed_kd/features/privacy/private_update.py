@@ -33,7 +33,8 @@ class PrivateUpdate:
             the root of the number of rows.
         stream: part's name -> its noise's random stream.
         variances: length of a vector -> where its running variances lie, [n] int64: they stay at least 0.
-        sealed: whether a method may see the replies only through their means, because only these have noise.
+        sealed: whether a method may see the replies only through their means, because epsilon is that of
+            these alone.
     """
 
     expected: float = 1.0
@@ -57,18 +58,21 @@ class PrivateUpdate:
         Arguments as `MeanRule.applied` has them. `counts` and `parameters` are not used: clients weigh the
         same. None is late.
 
-        Raises: RunError if `into` is not what went down: then not only clipped changes would be added.
+        Raises: RunError if `into` is not what went down to all: then not only clipped changes would be added.
         """
-        sent = late[0].sent if late and self.deviation else None
-        if sent is not None and not torch.equal(sent(), into.cpu()):
-            raise RunError(
-                f"privacy: the server averages {part!r} around another vector than it sent under that name, "
-                "which the noise does not cover; expected Replies.aggregated(into=what went down)"
-            )
+        around = into.cpu() if self.deviation else None
+        for sent in [reply.sent for reply in late if reply.sent is not None and self.sealed]:
+            # Where clients add the noise, a codec may change what goes down: the same for all is enough.
+            around = sent() if around is None else around
+            if not torch.equal(sent(), around):
+                raise RunError(
+                    f"privacy: the server averages {part!r} around another vector than it sent a client, and "
+                    "no noise covers that; expected one for all, and Replies.aggregated(into=what went down)"
+                )
         ones = [1.0] * len(vectors)
         total = weighted_sum(vectors, ones) if ones else torch.zeros_like(into, dtype=torch.float64)
-        rest = self.expected - len(ones)
-        if rest:  # nothing is added where all came, so that the bits are those of a plain mean
+        # Nothing is added where all came, so that the bits are those of a plain mean.
+        if rest := self.expected - len(ones):
             total.add_(into.to(total), alpha=rest)
         if self.deviation:
             total.add_(normal(total, self.deviation, self.stream(part)))
@@ -89,8 +93,7 @@ class PrivateUpdate:
 
 def at_least_zero(vector: Tensor, variances: Mapping[int, Tensor]) -> Tensor:
     """The vector, changed in place: its running variances, where they are known, are not below 0."""
-    places = variances.get(vector.numel())
-    if places is not None:
+    if (places := variances.get(vector.numel())) is not None:
         vector[places] = vector[places].clamp(min=0)
     return vector
 

@@ -114,8 +114,10 @@ def test_where_only_attackers_reply_their_own_work_stands_in_for_the_honest():
 
 def test_z_from_a_formula_counts_the_replies_that_are_there():
     """Baruch, n = 5, f = 1: s = 3 - 1 = 2, (5 - 1 - 2) / 4 = 1/2, so z = 0: the honest mean."""
-    found = sent(poisoning("{name: lie, clients: [4], z: baruch}").replies(five()))
-    assert found[4] == pytest.approx([1.025, 2.05])
+    attack = poisoning("{name: lie, clients: [4], z: baruch}")
+    assert sent(attack.replies(five()))[4] == pytest.approx([1.025, 2.05])
+    # Three honest and two of client 4: s = 3 - 2 = 1, (5 - 2 - 1) / 3 = 2/3: 1.0333 + 0.43073 x 0.16997.
+    assert sent(attack.replies([*five()[1:], reply(4, student=[0.0, 0.0])]))[4][0] == pytest.approx(1.1065428)
 
 
 def test_paf_moves_the_plain_mean_by_its_share_of_theta():

@@ -142,7 +142,7 @@ def test_a_table_row_says_of_what_epsilon_is():
     }
 
 
-ASKING = """
+UNDECLARED = """
 from rayfed_kd.algorithms.fedmd import FedMD
 from rayfed_kd.protocol import Message
 
@@ -150,10 +150,6 @@ from rayfed_kd.protocol import Message
 class Asking(FedMD):
     def run_round(self, server, cohort, ctx):
         cohort.questions(self.predict, Message(seed=1), answer="logits")
-"""
-ALONE = """
-from rayfed_kd.algorithms.fedmd import FedMD
-from rayfed_kd.protocol import Message
 
 
 class Alone(FedMD):
@@ -163,13 +159,15 @@ class Alone(FedMD):
 """
 
 
+@pytest.mark.parametrize("noise", ["server", "client"])
 @pytest.mark.parametrize(
-    ("code", "name", "message"),
-    [(ASKING, "Asking", "expected that part as Answers"), (ALONE, "Alone", "a reply's 'logits' by itself")],
+    ("name", "message"),
+    [("Asking", "expected that part as Answers"), ("Alone", "a reply's 'logits' by itself")],
 )
-def test_what_a_method_does_not_declare_is_stopped(code, name, message, own_module):
-    own_module(f"own_{name}", code)
-    recipe = {**RECIPE, **PUBLIC, "method": {"name": f"own_{name}:{name}"}, "privacy": NOISED}
+def test_what_a_method_does_not_declare_is_stopped(name, message, noise, own_module):
+    own_module("own_undeclared", UNDECLARED)
+    method, privacy = {"name": f"own_undeclared:{name}"}, {**NOISED, "noise": noise}
+    recipe = {**RECIPE, **PUBLIC, "method": method, "privacy": privacy}
     with pytest.raises(RunError, match=message):
         run_in_process(recipe)
 

@@ -68,6 +68,11 @@ def test_a_fixed_cohort_has_twice_the_sensitivity_because_one_client_replaces_an
     assert fixed.epsilon({1: 100}, 1e-5) == pytest.approx(14.0537502, abs=1e-6)
 
 
+def test_sampling_adds_nothing_where_most_clients_are_drawn():
+    # As of all 20: 30 rounds at order 2 of a multiplier of 1, 30 + ln(1/2) - ln(2e-5).
+    assert mechanism(2.0, 0.9, "fixed", 20).epsilon({1: 30}, 1e-5) == pytest.approx(40.1266311039)
+
+
 def test_all_clients_are_not_amplified():
     # Order by order T alpha / (2 z^2), converted as in Canonne, Kamath, Steinke 2020, Proposition 12.
     expected = min(

@@ -115,12 +115,12 @@ def test_noise_at_clients_needs_a_whole_cohort():
     refused("faults.bad_replies = 'drop'", privacy={"noise": "client"}, changes=["faults.bad_replies=drop"])
 
 
-def test_a_poisson_cohort_needs_one_exchange():
-    refused(
-        "sampling.poisson: rounds of fedmd have several exchanges",
-        method="fedmd",
-        changes=["sampling={fraction: 0.5, poisson: true}"],
-    )
+def test_a_poisson_cohort_needs_one_exchange_of_weights(own_module):
+    own = "from rayfed_kd.algorithms.fedmd import FedMD\n\n\nclass One(FedMD):\n    asynchronous = True\n"
+    own_module("own_one", own)
+    for method in ("fedmd", "own_one:One"):
+        message = f"sampling.poisson: rounds of {method} have several exchanges"
+        refused(message, method=method, changes=["sampling={fraction: 0.5, poisson: true}"])
 
 
 def test_poisson_cohorts_need_rounds():

@@ -68,12 +68,14 @@ def test_running_variances_stay_at_least_zero():
     assert new.tolist() == [0.0, -3.0, 0.0]
 
 
-def test_a_mean_around_another_vector_than_went_down_is_refused():
-    rule = PrivateUpdate(expected=1.0, deviation=1.0, stream=stream)
-    late = [Lateness(sent=lambda: torch.zeros(2))]
-    rule.applied(torch.zeros(2), [torch.ones(2)], [1.0], late, part="a")
+@pytest.mark.parametrize(("deviation", "into", "second"), [(1.0, 1.0, 0.0), (1.0, 0.0, 1.0), (0.0, 0.0, 1.0)])
+def test_a_mean_around_another_vector_than_went_down_is_refused(deviation, into, second):
+    """A second client's own vector would move the mean by 1/2 without a change, whatever the clip."""
+    rule = PrivateUpdate(expected=2.0, deviation=deviation, stream=stream, sealed=True)
+    late = [Lateness(sent=lambda: torch.zeros(2)), Lateness(sent=lambda: torch.full((2,), second))]
+    rule.applied(torch.zeros(2), [torch.ones(2)], [1.0], late[:1], part="a")
     with pytest.raises(RunError, match="averages 'a' around another vector"):
-        rule.applied(torch.ones(2), [torch.ones(2)], [1.0], late, part="a")
+        rule.applied(torch.full((2,), into), [torch.ones(2)] * 2, [1.0] * 2, late, part="a")
 
 
 def test_each_part_has_noise_of_its_own():
