@@ -136,7 +136,8 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
 
     def extract(self, client: Tensor, message: Message, ctx: ClientContext) -> tuple[Tensor, Reply]:
         """H_1, H_l and Y of the client's training samples, in their order."""
-        if self.options.warmup_epochs and ctx.participation == 1:
+        # Not by its participation: what it learned in one that was too late is given up.
+        if self.options.warmup_epochs and torch.equal(client, ctx.initial_vector()):
             student = ctx.model(client)
             train_on_labels(student, ctx, range(self.options.warmup_epochs))
             client = student.vector()

@@ -119,7 +119,8 @@ class FedGEM(OwnModels, Method[ServerState, ClientState]):
         """Those who are new train; the server learns from the cohort; the cohort learns from it."""
         new = [client for client in cohort.clients if client not in server.started]
         if new and self.options.start_epochs:
-            cohort.scatter(self.start, {client: Message(rate=server.rate) for client in new})
+            # Who is too late, or sends a bad reply, keeps the untrained model, and stays new.
+            new = cohort.scatter(self.start, {client: Message(rate=server.rate) for client in new}).clients
         server = replace(server, started=tuple(sorted({*server.started, *new})))
         server, knowledge = self.fuse(server, cohort, ctx)
         cohort.broadcast(self.update, Message(knowledge=knowledge, rate=server.rate))

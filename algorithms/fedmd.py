@@ -158,7 +158,8 @@ class FedMD(OwnModels, Method[ServerState, ClientState]):
         """First training of those who are new, then predictions up, and the consensus down."""
         new = [client for client in cohort.clients if client not in server.started]
         if new and (self.options.pretrain_public or self.options.pretrain_private):
-            cohort.scatter(self.start, {client: Message() for client in new})
+            # Who is too late, or sends a bad reply, keeps the untrained model, and stays new.
+            new = cohort.scatter(self.start, {client: Message() for client in new}).clients
         content: dict[str, Any] = {"seed": drawn_seed(ctx)} if self.options.digests else {}
         if content and self.options.teacher != "none":
             content["consensus"] = self.agreed(cohort.broadcast(self.predict, Message(**content)))

@@ -158,6 +158,7 @@ def test_newcomers_are_trained_first():
 
         def scatter(self, step, messages):
             told.append((step.__name__, sorted(messages)))
+            return Replies([reply_of(client) for client in messages])
 
         def broadcast(self, step, message):
             return Replies([reply_of(k, logits=torch.zeros(1, 3)) for k in self.clients])
@@ -167,6 +168,15 @@ def test_newcomers_are_trained_first():
     seen = [client for _, new in told for client in new]
     assert sorted(seen) == sorted(set(seen)) == sorted(server.started)
     assert {step for step, _ in told} == {"start"}
+
+
+@pytest.mark.parametrize("name", ["fedmd", "fedgem", "fedgems"])
+def test_who_is_too_late_with_its_first_training_stays_new(name):
+    """Two of four make the first round; the state of the others is given up, and is untrained."""
+    recipe, quorum = small_recipe(MADE_UP, name), "schedule={name: quorum, min_fraction: 0.5}"
+    simulation = simulation_of(recipe, "rounds=1", "data.samples=120", "clock.name=lognormal", quorum)
+    simulation.run()
+    assert list(simulation.servers[0].started) == list(states_of(simulation))
 
 
 @pytest.mark.parametrize(
