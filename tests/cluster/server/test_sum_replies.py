@@ -29,69 +29,52 @@ import torch
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.protocol import Averaged, Message, OneExchange, Reply
 
-
 class Known(FedAvg):
     values, samples = (2.0**53, 1.0, 1.0, -(2.0**53)), (1, 1, 1, 1)
-
     def client_update(self, client, message, ctx):
         vector = torch.full_like(message["student"], self.values[ctx.client])
         return None, Reply(student=vector, samples=self.samples[ctx.client])
 
-
 class Uneven(Known):
     values, samples = (1.0, 3.0, -2.0, 8.0), (1, 2, 5, 4)
-
 
 class Exploding(Known):
     values = (1.0, float("inf"), 1.0, 1.0)
 
-
 class Keeping(FedAvg):
     up = {"student": Averaged("weights", by="samples")}
-
 
 class OtherWeights(Uneven):
     up = {"student": Averaged("weights")}
 
-
 class NoSuchNumber(Uneven):
     up = {"student": Averaged("weights", by="images")}
 
-
 class OnePartAlone(Uneven):
     up = {"student": Averaged("weights", by="samples"), "counts": "counts"}
-
 
 class Reading(Uneven):
     def absorb(self, server, replies, ctx):
         sum(reply["student"] for reply in replies)
         return super().absorb(server, replies, ctx)
 
-
 class Shapes(OneExchange):
     up = {"logits": Averaged("logits")}
     sizes = (2, 3, 3, 3)
-
     def init_server(self, ctx):
         return ctx.initial_vector()
-
     def dispatch(self, server, ctx):
         return Message()
-
     def client_update(self, client, message, ctx):
         return None, Reply(logits=torch.ones(self.sizes[ctx.client]))
-
     def absorb(self, server, replies, ctx):
         replies.mean("logits")
         return server
-
     def evaluated(self, server):
         return {"global": server}
 
-
 class ShapesOfGroups(Shapes):
     sizes = (2, 2, 1, 1)
-
 
 class DyingOnce(FedAvg):
     def client_update(self, client, message, ctx):
