@@ -107,7 +107,7 @@ def check_timing(timing: Timing, recipe: Recipe, method: Method[Any, Any]) -> No
 
 
 def replies_of(schedule: Schedule, rounds: int, *, past_deadline: bool = False) -> int:
-    """With how many replies, at least, the last of so many updates ends: those that it uses."""
+    """The fewest replies with which the last of so many updates may end, before or past its deadline."""
     most = schedule.concurrency
     at = (Progress(rounds, n, at_work=most - n, past_deadline=past_deadline) for n in range(1, most))
     return next((progress.replies for progress in at if schedule.is_complete(progress)), most)

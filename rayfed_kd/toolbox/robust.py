@@ -1,9 +1,9 @@
 """Robust means: what a server may take instead of the plain mean when some of its clients lie.
 
-All are unweighted and take one tensor a client; the order of clients changes nothing, but which of two points
-alone the spectral filter keeps, as both are equally far from their mean. Median and trimmed mean act on every
-coordinate alone, so of probability vectors they give none; Krum takes a client's whole tensor as one vector;
-the spectral filter (Cronus) acts on every public sample alone.
+All are unweighted and take one tensor a client. The order of clients changes nothing, with one exception: of
+two points alone, which are equally far from their mean, the spectral filter keeps either. Median and trimmed
+mean act on every coordinate alone, so of probability vectors they give none; Krum takes a client's whole
+tensor as one vector; the spectral filter (Cronus) acts on every public sample alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ class AggregationOptions(MethodOptions):
     chosen: int | None = Field(None, ge=1, description="multi_krum: how many are averaged; null: n - f")
 
     def check_clients(self, clients: int, *, late: bool = False, poisson: bool = False) -> None:
-        """Raises RecipeError if so few clients are not enough, or any number may come, or `late` replies."""
+        """Check that a robust mean can be taken in every round.
+
+        Args:
+            clients: the fewest replies of a round.
+            late: whether the schedule keeps late replies.
+            poisson: whether a round may have any number of clients.
+        Raises: RecipeError
+        """
         if late and self.aggregation != "mean":
             raise RecipeError(
                 f"method.aggregation = {self.aggregation!r}: robust means have no weights for late replies, "
