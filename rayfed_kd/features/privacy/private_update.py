@@ -61,10 +61,10 @@ class PrivateUpdate:
         Raises: RunError if `into` is not what went down to all: then not only clipped changes would be added.
         """
         around = into.cpu() if self.deviation else None
-        for sent in [reply.sent for reply in late if reply.sent is not None and self.sealed]:
+        for sent in (reply.sent() for reply in late if reply.sent is not None and self.sealed):
             # Where clients add the noise, a codec may change what goes down: the same for all is enough.
-            around = sent() if around is None else around
-            if not torch.equal(sent(), around):
+            around = sent if around is None else around
+            if not torch.equal(sent, around):
                 raise RunError(
                     f"privacy: the server averages {part!r} around another vector than it sent a client, and "
                     "no noise covers that; expected one for all, and Replies.aggregated(into=what went down)"
