@@ -60,7 +60,7 @@ class QFFL(SharedModel[GlobalModel, None]):
         """Measure F_k of w^t, train E epochs, send Delta_k, [P], and h_k."""
         received = message["student"]
         loss = mean_loss(ctx.frozen_model(received), ctx)
-        ctx.log(loss_before=torch.tensor(loss))
+        ctx.log(loss_before=loss)
         student = ctx.model(received)
         train_on_labels(student, ctx)
         lipschitz = 1 / ctx.local.optimizer.lr

@@ -14,6 +14,7 @@ from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation
 from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import ServerContext, Shown
+from rayfed_kd.protocol.context_facts import Log
 
 Rows = list[dict[str, Any]]
 
@@ -96,14 +97,11 @@ class RoundWriter:
 
 def round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[str, Any]:
     """A round's row of the table `rounds`, but for its seconds."""
-    sums: dict[str, list[float]] = {}
+    log = Log()
     # In client order, so that the sums have the same bits in whatever order the replies arrived.
     clients = [facts.logged for _, facts in sorted(traffic.facts, key=lambda entry: entry[0])]
     for logged in (*clients, traffic.logged, ctx.logged()):
-        for name, (value, count) in logged.items():
-            entry = sums.setdefault(name, [0.0, 0])
-            entry[0] += value
-            entry[1] += count
+        log.add_sums(logged)
     return {
         "round": round_index,
         "bytes_up": traffic.ledger.total("up"),
@@ -111,7 +109,7 @@ def round_row(round_index: int, traffic: Traffic, ctx: ServerContext) -> dict[st
         "cohort": traffic.cohort,
         "dropped": traffic.dropped,
         "staleness": statistics.fmean(traffic.staleness) if traffic.staleness else 0.0,
-        "logged": {name: value / count for name, (value, count) in sums.items()},
+        "logged": {name: value / count for name, (value, count) in log.totals().items()},
         "bad_replies": len(traffic.bad),
     }
 

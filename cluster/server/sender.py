@@ -61,7 +61,8 @@ class Sender:
         sent = self._run.down.encoded(parts, Sending(("message", self._round, self._published)))
         if sent.refused:
             raise RunError(f"{where}: part {'; '.join(sent.refused)}")
-        for name, number in sent.logged.items():
+        # By other names than what clients' replies log, with which it has no mean in common.
+        for name, number in ((f"{key}_down", number) for key, number in sent.logged.items()):
             total, count = self._traffic.logged.get(name, (0.0, 0))
             self._traffic.logged[name] = total + number, count + 1
         handle = self._run.engine.publish(sent.wire)

@@ -26,13 +26,14 @@ class Log:
         Raises: MisuseError naming a value that is none.
         """
         for name, value in values.items():
-            tensor = torch.as_tensor(value) if isinstance(value, Tensor | int | float) else None
+            known = isinstance(value, Tensor | int | float)
+            tensor = torch.as_tensor(value, dtype=torch.float64) if known else None
             if tensor is None or tensor.numel() != 1:
                 kind = kind_of(value) if tensor is None else f"the shape {list(tensor.shape)}"
                 raise MisuseError(f"ctx.log({name}=...) is given {kind}; expected a tensor of one number")
-            # No `float()` here: the host would wait for the device after every batch.
-            exact = tensor.detach().to(torch.float64)
-            self.sums[name] = self.sums[name] + exact if name in self.sums else exact
+            # No `float()` here: the host would wait for the device after every batch. The sum is always new
+            # memory: the step may change its tensor afterwards.
+            self.sums[name] = self.sums.get(name, 0.0) + tensor.detach()
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def add_sums(self, sums: Mapping[str, tuple[float, int]]) -> None:

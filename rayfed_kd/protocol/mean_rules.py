@@ -39,7 +39,7 @@ class MeanRule(Protocol):
         parameters: int | None = None,
         part: str = "",
     ) -> Tensor:
-        """The new vector, [P] float32, added in the given order in float64.
+        """The new vector, [P] of `into`'s type, added in the given order in float64.
 
         Args:
             into: [P], the server's vector now.

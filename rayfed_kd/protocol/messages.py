@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rayfed_kd.data.transfers import moved
 from rayfed_kd.errors import MisuseError, RunError, kind_of
-from rayfed_kd.models.vectors import weighted_mean
+from rayfed_kd.models.vectors import weighted_mean, weighted_sum
 from rayfed_kd.protocol.mean_rules import Lateness, MeanRule
 from rayfed_kd.protocol.summed import SummedReply, sum_of_groups
 
@@ -243,7 +243,7 @@ class Replies(Sequence[Reply]):
     def aggregated(
         self, name: str, counts: Sequence[float], into: Tensor, parameters: int | None = None
     ) -> Tensor:
-        """The server's new vector, [P] float32: the mean of the part `name`, weighed by `counts`.
+        """The server's new vector, [P] of `into`'s type: the mean of the part `name`, weighed by `counts`.
 
         Where replies may be late, the schedule's rule (rayfed_kd/timing/update_rule.py) weighs them as well.
         Under `privacy` all count the same, and without a reply the vector stays, with noise.
@@ -254,15 +254,15 @@ class Replies(Sequence[Reply]):
             parameters: how many of its first elements are parameters, the rest buffers; None: as in the
                 method's architecture of the same length.
         """
+        vectors, divisor = _Alike(self._replies, name, into.shape), float(sum(counts))
         if self.are_summed:
-            total, divisor = sum_of_groups(self._replies, name, counts), float(sum(counts))
+            total = sum_of_groups(self._replies, name, counts)
             # As the rule does where no reply weighs anything.
             return total.div_(divisor).to(into.dtype) if divisor else into.clone()
         if len(counts) != len(self):
             raise MisuseError(f"aggregated({name!r}) is given {len(counts)} counts for {len(self)} replies")
-        vectors = _Alike(self._replies, name, into.shape)
         if self._rule is None:
-            return weighted_mean(vectors, counts).to(into.dtype) if any(counts) else into.clone()
+            return weighted_sum(vectors, counts).div_(divisor).to(into.dtype) if divisor else into.clone()
         late = [Lateness(reply.staleness, _sent(reply, name)) for reply in self._replies]
         return self._rule.applied(into, vectors, counts, late, parameters, name)
 

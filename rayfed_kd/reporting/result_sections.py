@@ -210,8 +210,8 @@ def logged_section(runs: Sequence[Run]) -> Section | None:
             look = looks.setdefault(run.group, len(looks))
             lines[name].append(Line(look, *zip(*logged, strict=True)))
             values = [value for _, value in logged]
-            cells = [f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))]
-            rows.append((run.label, name, *cells))
+            ends = (values[0], values[-1], np.fmin.reduce(values), np.fmax.reduce(values))  # NaN is neither
+            rows.append((run.label, name, *(f"{value:.6g}" for value in ends)))
     images = {f"{path.stem}, {run.label}": base64_png(path) for run in runs for path in _last_drawn(run)}
     if not (rows or images):
         return None

@@ -69,6 +69,8 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
             raise RecipeError(
                 f"partition.clients = {section.clients}: {section.file} has {len(partition.train)} clients"
             )
+        if section.test == "official" and len(partition.test.indices):
+            raise RecipeError(f"{section.file} says what clients test on; expected local", "partition.test")
         _check_public_count(section, len(partition.public), len(labels))
         return partition
     _check_division(section, dataset)

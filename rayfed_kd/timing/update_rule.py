@@ -57,7 +57,7 @@ class UpdateRule:
         parameters: int | None = None,
         part: str = "",
     ) -> Tensor:
-        """The new vector, [P] float32, added in the given order in float64.
+        """The new vector, [P] of `into`'s type, added in the given order in float64.
 
         Args:
             into: [P], w.

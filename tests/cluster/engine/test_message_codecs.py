@@ -42,7 +42,7 @@ class Overflowing(Codec):
 
 class Counting(Codec):
     def encode(self, array, part):
-        return Coded(array, logged={"sent": float(array.size)})
+        return Coded(array, logged={"sent": float(array.size) if part.direction == "up" else 0.5})
 
 class Flat(Codec):
     def decode(self, coded, part):
@@ -218,9 +218,9 @@ def test_a_message_that_cannot_be_encoded_ends_the_run():
 
 
 def test_numbers_that_a_codec_logs_are_in_the_tables():
-    outcome = coded({"up": {"weights": "own_codecs:Counting"}}, "rounds=1")
-    (losses,) = outcome.tables["rounds"]["logged"].to_pylist()
-    assert dict(losses)["student_sent"] == 21386
+    outcome = coded({way: {"weights": "own_codecs:Counting"} for way in ("up", "down")}, "rounds=1")
+    (logged,) = outcome.tables["rounds"]["logged"].to_pylist()
+    assert [dict(logged)[name] for name in ("student_sent", "student_sent_down")] == [21386, 0.5]
 
 
 def test_attacks_act_on_what_the_server_decodes():

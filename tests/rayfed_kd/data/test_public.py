@@ -92,6 +92,8 @@ def test_saved_partition_brings_its_public_set(tmp_path):
         setting(f"partition.file={path}", "partition.public={count: 7}")
     with pytest.raises(DataError, match="over samples of other labels or in another order"):
         setting(f"partition.file={path}", "data.classes=4")
+    with pytest.raises(RecipeError, match=r"partition\.test: .* says what clients test on; expected local"):
+        setting(f"partition.file={path}", "partition.test=official", "data.test_samples=9")
 
 
 def test_shared_public_set_is_of_the_clients_training_samples(tmp_path):
@@ -100,8 +102,7 @@ def test_shared_public_set_is_of_the_clients_training_samples(tmp_path):
     drawn, alone = setting(shared).partition, setting("partition.public=null").partition
     for ours, theirs in zip((*drawn.train, *drawn.test), (*alone.train, *alone.test), strict=True):
         assert np.array_equal(ours, theirs)
-    assert len(np.unique(drawn.public)) == 7
-    assert np.isin(drawn.public, np.concatenate(drawn.train)).all()
+    assert len(np.unique(drawn.public)) == 7 and np.isin(drawn.public, np.concatenate(drawn.train)).all()
     drawn.save(path)
     assert np.array_equal(setting(f"partition.file={path}", shared).partition.public, drawn.public)
 
@@ -113,8 +114,7 @@ def test_shared_public_set_cannot_be_larger_than_what_clients_train_on():
 
 def test_saved_public_sample_that_a_client_has_is_refused(tmp_path):
     drawn, path = setting().partition, tmp_path / "partition.parquet"
-    twice = Partition(drawn.train, drawn.test, drawn.origin, np.append(drawn.public, drawn.train[0][0]))
-    twice.save(path)
+    Partition(drawn.train, drawn.test, drawn.origin, np.append(drawn.public, drawn.train[0][0])).save(path)
     with pytest.raises(DataError, match="gives a sample to two clients or parts"):
         setting(f"partition.file={path}")
 

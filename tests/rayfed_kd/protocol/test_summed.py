@@ -47,11 +47,12 @@ WEIGHTS = {2: 1.0, 5: 2.0, 7: 4.0}
 SUMS = {(2, 5): [7.0, 0.0], (7,): [2.0, 16.0]}
 
 
-def test_the_new_vector_is_the_sum_of_the_groups_by_all_weights():
-    replies = replies_of(SUMS, WEIGHTS)
-    new = replies.aggregated("v", replies.numbers("samples"), torch.zeros(2))
-    assert torch.equal(new, torch.tensor([9 / 7, 16 / 7], dtype=torch.float32))
-    assert new.dtype == torch.float32
+def test_the_new_vector_is_the_sum_by_all_weights_of_groups_or_of_replies_in_the_type_of_the_one_before():
+    alone = [Reply(v=torch.tensor(v).double(), samples=n) for n, *v in ((1, 1, 2), (2, 3, -1), (4, 0.5, 4))]
+    for replies in (replies_of(SUMS, WEIGHTS), Replies(alone)):
+        for kind in (torch.float32, torch.float64):
+            new = replies.aggregated("v", replies.numbers("samples"), torch.zeros(2, dtype=kind))
+            assert new.dtype == kind and torch.equal(new, torch.tensor([9 / 7, 16 / 7], dtype=kind))
 
 
 def test_a_mean_is_the_sum_of_the_groups_by_the_number_of_replies():
@@ -61,8 +62,7 @@ def test_a_mean_is_the_sum_of_the_groups_by_the_number_of_replies():
 
 def test_replies_that_weigh_nothing_leave_the_vector():
     replies = replies_of({(2, 5): [0.0, 0.0]}, {2: 0.0, 5: 0.0})
-    now = torch.tensor([3.0, 4.0])
-    assert torch.equal(replies.aggregated("v", [0.0, 0.0], now), now)
+    assert replies.aggregated("v", [0.0, 0.0], torch.tensor([3.0, 4.0])).tolist() == [3.0, 4.0]
 
 
 def test_other_weights_than_the_hosts_are_an_error_that_says_what_to_do():
