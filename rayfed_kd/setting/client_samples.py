@@ -21,20 +21,22 @@ def check_samples(setting: Setting) -> None:
     Raises: RecipeError
     """
     _check_tested(setting)
-    local, given = setting.recipe.local, setting.partition.sizes.tolist()
-    trained = {samples: setting.method.trained_samples(samples, local) for samples in set(given)}
-    sizes = [trained[samples] for samples in given]
+    trained, local = setting.method.trained_samples, setting.recipe.local
+    sizes = [trained(samples, local) for samples in setting.partition.sizes.tolist()]
     _check_whole_batches(setting, sizes)
     _check_single_samples(setting, sizes)
 
 
 def _check_tested(setting: Setting) -> None:
-    if len(setting.tested.indices) or setting.dataset.test is not None:
-        return
     partition, drawn = setting.recipe.partition, setting.recipe.evaluation.clients
+    # An official test set is none for clients' own models, unless the recipe says so.
+    own = partition.test == "local" and "personal" in setting.method.evaluates
+    if len(setting.tested.indices) or (setting.dataset.test is not None and not own):
+        return
     whose = f"{partition.clients} clients" if drawn is None else f"{drawn} clients of evaluation.clients"
+    lacking = "which their own models need" if own else f"and {setting.dataset.name} has no official test set"
     raise RecipeError(
-        f"none of the {whose} has a test sample, and {setting.dataset.name} has no official test set; "
+        f"none of the {whose} has a test sample, {lacking}; "
         "expected fewer partition.clients, a larger data.fraction or partition.test_fraction than "
         f"{partition.test_fraction:g}, or data with a test set, for partition.test=official",
         path="partition.clients",
@@ -56,8 +58,7 @@ def _check_whole_batches(setting: Setting, sizes: Sequence[int]) -> None:
 def _check_single_samples(setting: Setting, sizes: Sequence[int]) -> None:
     """Whether a batch of one sample meets a model that cannot train on one, as with BatchNorm."""
     local = setting.recipe.local
-    ones = {samples for samples in set(sizes) if 1 in local.batch_sizes(samples)}
-    alone = [client for client, samples in enumerate(sizes) if samples in ones]
+    alone = [client for client, samples in enumerate(sizes) if 1 in local.batch_sizes(samples)]
     # What a method's clients train beside their own model is the recipe's, as FML's meme.
     beside = [n for n, model in setting.method.architectures().items() if model.name == RECIPE_MODEL]
     for name in dict.fromkeys([*beside, *(setting.models_by_client[client] for client in alone)]):

@@ -107,6 +107,11 @@ def test_recipe_in_which_nobody_has_a_test_sample_is_refused(own):
     with pytest.raises(RecipeError, match=r"none of the 3 clients has a test sample, and digits has no off"):
         prepare(recipe(own, (2, 2, 2), model="mlp"))
     prepare(recipe(own, (2, 2, 20), model="mlp"))
+    # An official test set suffices for one model, not for each client's own.
+    official = recipe(own, (2, 2, 2), model="mlp") | {"data": {"name": "synthetic", "test_samples": 9}}
+    prepare(official)
+    with pytest.raises(RecipeError, match="has a test sample, which their own models need; expected"):
+        prepare(official | {"method": {"name": "fedper", "personal": ["F2"]}})
 
 
 class Standardised(nn.Module):
