@@ -355,8 +355,11 @@ def check_names(path: str, names: Iterable[str], valid: Iterable[str]) -> None:
         valid: what may be written.
 
     Raises:
-        RecipeError: a name is not valid; it lists the valid ones and suggests the nearest.
+        RecipeError: a name is not valid; it lists the valid ones and suggests the nearest. Or the names are
+            one text, which would be read letter by letter.
     """
+    if isinstance(names, str):
+        raise RecipeError(f"{path} = {names!r}: expected a list, as [{names!r}]")
     valid = list(valid)
     for name in names:
         if name not in valid:

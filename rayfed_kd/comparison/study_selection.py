@@ -62,7 +62,7 @@ def select_studies(
     """
     if seeds is not None and add_seeds is not None:
         raise RecipeError("--seeds and --add-seeds: expected one of them")
-    numbers = list(range(1, seeds + 1)) if isinstance(seeds, int) else seeds
+    numbers = list(range(1, seeds + 1)) if isinstance(seeds := plain_value(seeds), int) else seeds
     if numbers is not None and (len(set(numbers)) != len(numbers) or min(numbers, default=-1) < 0):
         raise RecipeError(f"seeds {list(numbers)}: expected one or more, each once, and none below 0")
     if not sources:
@@ -145,7 +145,7 @@ def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: Sequence[int])
 def _labelled(recipes: Mapping[str, Any]) -> Mapping[str, RecipeSource]:
     """The mapping, if it is one from labels to recipes; a recipe itself is none."""
     for label, recipe in recipes.items():
-        if not isinstance(recipe, str | Path | Mapping) or "method" in recipes:
+        if "method" in recipes or not (isinstance(label, str) and isinstance(recipe, str | Path | Mapping)):
             raise RecipeError(
                 "compare: expected a mapping from labels to recipes, as {'A': 'quickstart'}, or a study, "
                 f"which has the key runs; got {shown(label)}: {shown(recipe)}"

@@ -55,16 +55,16 @@ def override_lines(overrides: Overrides, keywords: Mapping[str, Any] | None = No
 
 
 def plain_value(value: Any) -> Any:
-    """A value as YAML has it: tuples become lists, paths texts, and NumPy's scalars numbers."""
+    """A value as YAML has it: tuples and ranges become lists, paths texts, and what is NumPy's Python's."""
     if isinstance(value, Mapping):
         return {key: plain_value(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return [plain_value(inner) for inner in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     import numpy as np
 
-    return value.item() if isinstance(value, np.generic) else value
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _lines(changes: Mapping[str, Any]) -> list[str]:

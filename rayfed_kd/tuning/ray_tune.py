@@ -8,6 +8,7 @@ what stands in their tables.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -24,6 +25,7 @@ from rayfed_kd.cluster.ray_backend.placement import (  # before Ray: the room se
 
 # isort: split
 from ray import tune
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
@@ -100,18 +102,17 @@ def run_trials(
 @contextmanager
 def _quiet_ray_tune() -> Iterator[None]:
     """Keep Ray Tune from tables, log files and a signal handler; `Recorder` tells of an error."""
-    logger, before = logging.getLogger("ray.tune"), {name: os.environ.get(name) for name in QUIET}
-    level = logger.level
+    logger = logging.getLogger("ray.tune")
+    level, before = logger.level, {key: os.environ[key] for key in QUIET if key in os.environ}
     os.environ |= QUIET
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
         logger.setLevel(level)
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        for key in QUIET:
+            os.environ.pop(key)
+        os.environ |= before
 
 
 def _trial(trial_run: TrialRun, config: Mapping[str, Any]) -> None:
@@ -172,25 +173,17 @@ def optuna_search(space: Space, seed: int, earlier: Sequence[Coefficients] = ())
     """
     import optuna
 
-    class ByNumber(optuna.samplers.BaseSampler):
-        """A TPE sampler of its own for every trial: one for all would begin its stream anew when resumed."""
+    class ByNumber(optuna.samplers.TPESampler):
+        """Begun anew for every trial: one stream for all would start again when the search is resumed."""
 
         def before_trial(self, study: Any, trial: Any) -> None:
             # Modulo 2^32: Optuna seeds a numpy RandomState, which takes 32 bits.
-            self._tpe = optuna.samplers.TPESampler(seed=derive(seed, "tune", "optuna", trial.number) % 2**32)
-
-        def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
-            return self._tpe.infer_relative_search_space(study, trial)
-
-        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> Any:
-            return self._tpe.sample_relative(study, trial, search_space)
-
-        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-            return self._tpe.sample_independent(study, trial, param_name, param_distribution)
+            super().__init__(seed=derive(seed, "tune", "optuna", trial.number) % 2**32)
 
     def place(key: str, value: Any) -> Any:
         values = space.distributions[key]
-        return values.values.index(value) if values.kind == "choice" else value
+        texts = list(map(json.dumps, values.values))  # to Python 1, 1.0 and true are the same
+        return texts.index(json.dumps(value)) if values.kind == "choice" else value
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return OptunaSearch(
@@ -304,8 +297,10 @@ class Proposals(_DriverSide, Searcher):
         """Does nothing, as nothing was saved."""
 
 
-class Recorder(_DriverSide, tune.Callback):
+class Recorder(_DriverSide, TrialProgressCallback):
     """Writes the record of a trial that is stopped, or whose process is lost; others have written their own.
+
+    It takes the place of Ray Tune's progress, which prints `completed` for a trial that failed at once.
 
     Args:
         search: whose trials run.

@@ -92,11 +92,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
     with naming(file):
         content = read_yaml_file(file, "search")
         keys = [field.name for field in fields(SearchSettings)]
-        if (
-            not isinstance(content, dict)
-            or set(content) != {*keys}
-            or not isinstance(content["recipe"], dict)
-        ):
+        if not (isinstance(content, dict) and {*content} == {*keys} and isinstance(content["recipe"], dict)):
             raise RecipeError(f"damaged, or of another version: expected the keys {', '.join(keys)}")
     return content
 

@@ -245,7 +245,7 @@ def _hparam(value: Any) -> bool | int | float | str:
 def _coefficient_column(values: Sequence[Any]) -> pa.Array:
     """A column of numbers, truth values or texts as they are; of anything else, and mixtures, as JSON."""
     types = {type(value) for value in values}
-    if types in ({bool}, {str}) or types <= {int, float}:
+    if types in ({bool}, {str}, {int}) or (types <= {int, float} and all(float(v) == v for v in values)):
         return pa.array(values)
     return pa.array([json.dumps(value) for value in values], pa.string())
 

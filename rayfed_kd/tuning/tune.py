@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.errors import optional_package
+from rayfed_kd.errors import counted, optional_package
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import OnEvent, Tell
@@ -137,8 +137,10 @@ def _search_on_ray(
     from rayfed_kd.tuning.trial import TrialRun
 
     recipe = search.recipe
+    awaited, trials = OnRay(address).awaited, counted(search.trials, "trial")
+    tell(f"{trials}, {search.settings.summary}, for {search.metric}: {awaited}")
     if work is not None:
-        work.phase = OnRay(address).awaited
+        work.phase = awaited
     with RaySession(recipe, address, concurrent or search.trials, environments=True) as session:
         session.ready()
         nodes = ray_nodes()

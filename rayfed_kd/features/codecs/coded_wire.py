@@ -148,6 +148,8 @@ class CodedWire(Wire):
                 array[place] = np.maximum(array[place], 0)
             return array
         coded = chain.decode(wire, replace(part, received=None if before is None else before[~exact]))
+        if coded.shape != part.shape:  # refused where it is read; NumPy would spread one number over all
+            return coded
         array = np.empty(shape, coded.dtype)
         array[~exact], array[exact] = coded, wire["exact"]
         return array

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from known_comparison import KDIA, compared, write_yaml
@@ -117,6 +118,7 @@ def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(ta
     [
         ({"only": ["BB"]}, "--only: 'BB' is unknown; expected one of A, B"),
         ({"without": ["C"]}, "--without: 'C' is unknown; expected one of A, B"),
+        ({"only": "AB"}, "--only = 'AB': expected a list, as ['AB']"),
         (
             {"tables": ["lr .3"]},
             "--table: 'lr .3' is unknown; expected one of lr .1, lr .2. Did you mean lr .2?",
@@ -131,7 +133,7 @@ def test_choice_of_what_is_not_there_is_answered_with_what_is(tables, chosen, me
 
 def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
     source = write_yaml(tmp_path / "one.yaml", THREE_CLIENTS)
-    (study,) = select_studies([str(source)], ["rounds=3"], seeds=2)
+    (study,) = select_studies([str(source)], ["rounds=3"], seeds=np.int64(2))
     assert study.title == "Comparison; changed on the command line: rounds=3"
     assert plan_runs(study)[1].overrides == ("rounds=3", "seed=2")
 

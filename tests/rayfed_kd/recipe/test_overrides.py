@@ -39,9 +39,11 @@ def test_value_arrives_as_it_is(value):
     assert (read, type(read)) == (value, type(value))
 
 
-def test_paths_tuples_and_numpys_scalars_are_taken():
+def test_paths_tuples_and_numpys_values_are_taken():
     changes = {"results.folder": Path("/runs/a"), "partition.alpha": np.float32(0.5), "seed": np.int64(4)}
+    changes |= {"attack.name": "paf", "attack.clients": np.array([1, 3])}
     recipe = load_recipe("quickstart", override_lines(changes))
+    assert recipe.attack.clients == [1, 3]
     assert (recipe.results.folder, recipe.partition.options["alpha"], recipe.seed) == ("/runs/a", 0.5, 4)
     as_mapping = {"method": {"name": "fedavg"}, "results": {"folder": Path("/runs/a")}, "seed": np.int64(4)}
     assert load_recipe(as_mapping).results.folder == "/runs/a"

@@ -115,13 +115,15 @@ def test_search_that_is_there_is_not_begun_again(failing):
 
 
 @pytest.mark.slow
-def test_resumed_search_reports_again_and_tries_only_failed_trials(failing):
+def test_resumed_search_reports_again_and_tries_only_failed_trials(failing, capfd):
     folder, found, _ = failing
     told, keys = [], {LR: {"choice": [0.05, 1e30, 0.5]}}
     again = search(folder, keys, told=told, search="grid", scheduler="fifo", concurrent=2, resume=True)
     same(again, found)
     assert [said.split("  ")[0] for said in told if "goes on" in said] == ["trial 1: goes on"]
     assert any(said.startswith("trial 1: failed") for said in told)
+    assert told[0].startswith("3 trials, grid search, fifo, for amp/global: ")
+    assert "completed" not in capfd.readouterr().out, "what Ray Tune prints of a trial that fails at once"
 
 
 def test_listener_hears_a_round_once_though_ray_tune_gives_the_last_result_again():

@@ -25,7 +25,7 @@ from rayfed_kd.results.tables import TableWriter
 from rayfed_kd.tuning.search_folder import SearchFolder, SearchSettings, TrialRecord
 from rayfed_kd.tuning.search_result import SearchResult, TrialResult, result_of_search, write_search_result
 from rayfed_kd.tuning.search_setup import prepare_search
-from rayfed_kd.tuning.space import read_space
+from rayfed_kd.tuning.space import parse_space, read_space
 from rayfed_kd.tuning.trial import TrialRun
 from rayfed_kd.tuning.tune import accept_coefficients
 
@@ -203,23 +203,16 @@ def asked():
 
 def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked, tmp_path):
     folder = SearchFolder(tmp_path / "search")
-    with (
-        pytest.raises(RecipeError, match=r"--resume: .* holds no search"),
-        folder.claimed(asked, resume=True),
-    ):
-        pass
+    with pytest.raises(RecipeError, match=r"--resume: .* holds no search"):
+        folder.claimed(asked, resume=True).__enter__()
     with folder.claimed(asked, resume=False):
         pass
     with pytest.raises(RecipeError, match="holds a search already: --resume goes on"):
         folder.claimed(asked, resume=False).__enter__()
-    other = SearchSettings(
-        load_recipe(RECIPE, ["seed=2"]).model_dump(), KEYS, "amp/global", "random", "asha", {}
-    )
-    with pytest.raises(RecipeError) as caught:
+    other = replace(asked, recipe=load_recipe(RECIPE, ["seed=2"]).model_dump(), metric="amp/global")
+    difference = "holds another search: metric was amp/oca, is amp/global; recipe.seed was 1, is 2"
+    with pytest.raises(RecipeError, match=difference):
         folder.claimed(other, resume=True).__enter__()
-    assert "holds another search: metric was amp/oca, is amp/global; recipe.seed was 1, is 2" in str(
-        caught.value
-    )
 
 
 def test_search_that_was_refused_before_its_first_trial_blocks_no_other(asked, tmp_path):
@@ -269,20 +262,14 @@ def test_search_goes_on_with_the_same_data_alone(asked, tmp_path):
 
 def test_folder_that_cannot_be_made_is_refused(asked, tmp_path):
     (tmp_path / "file").touch()
-    with (
-        pytest.raises(RecipeError, match=r"--folder: .* cannot be written"),
-        SearchFolder(tmp_path / "file" / "search").claimed(asked, resume=False),
-    ):
-        pass
+    with pytest.raises(RecipeError, match=r"--folder: .* cannot be written"):
+        SearchFolder(tmp_path / "file" / "search").claimed(asked, resume=False).__enter__()
 
 
 def test_folder_that_takes_no_file_is_refused(asked, tmp_path):
     (tmp_path / "search" / "search.yaml").mkdir(parents=True)
-    with (
-        pytest.raises(RecipeError, match=r"--folder: .*/search cannot be written \(.*search.yaml"),
-        SearchFolder(tmp_path / "search").claimed(asked, resume=False),
-    ):
-        pass
+    with pytest.raises(RecipeError, match=r"--folder: .*/search cannot be written \(.*search.yaml"):
+        SearchFolder(tmp_path / "search").claimed(asked, resume=False).__enter__()
 
 
 def test_folder_in_use_is_refused(asked, tmp_path):
@@ -290,9 +277,8 @@ def test_folder_in_use_is_refused(asked, tmp_path):
     with (
         folder.claimed(asked, resume=False),
         pytest.raises(RecipeError, match="another process is searching"),
-        SearchFolder(tmp_path / "search").claimed(asked, resume=True),
     ):
-        pass
+        SearchFolder(tmp_path / "search").claimed(asked, resume=True).__enter__()
 
 
 def rows():
@@ -339,12 +325,15 @@ def test_table_has_a_row_a_trial_by_hand(found):
 
 
 def test_mixed_and_nested_values_stand_in_the_table_as_json(found, tmp_path):
-    space = read_space(space_file(tmp_path, {"a": {"choice": ["x", {"b": 1}]}, "c": {"choice": [1, 0.5]}}))
-    row = TrialResult(0, {"a": {"b": 1}, "c": 1}, [(1, 0.5)], 1, 1.0, "finished")
-    other = TrialResult(1, {"a": "x", "c": 0.5}, [(1, 0.4)], 1, 1.0, "finished")
+    """So do whole numbers that float64 does not hold, beside others."""
+    keys = {"a": {"choice": ["x", {"b": 1}]}, "c": {"choice": [1, 0.5]}, "d": {"choice": [2**53 + 1, 0.5]}}
+    row = TrialResult(0, {"a": {"b": 1}, "c": 1, "d": 2**53 + 1}, [(1, 0.5)], 1, 1.0, "finished")
+    other = TrialResult(1, {"a": "x", "c": 0.5, "d": 0.5}, [(1, 0.4)], 1, 1.0, "finished")
+    space = read_space(space_file(tmp_path, keys))
     table = SearchResult(tmp_path, [row, other], space, found.metric, found.recipe, "").table()
     assert table["a"].to_pylist() == ['{"b": 1}', '"x"']
     assert table["c"].to_pylist() == [1.0, 0.5]
+    assert table["d"].to_pylist() == ["9007199254740993", "0.5"]
 
 
 def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
@@ -419,6 +408,15 @@ def test_optuna_proposes_the_same_again_and_after_a_restart(tmp_path):
         assert 0.001 <= trial["local.optimizer.lr"] <= 1
         assert trial["local.epochs"] in (1, 2, 3)
         assert isinstance(trial["method.track_oca"], bool)
+
+
+def test_optuna_begins_again_with_the_very_values_of_the_trials_that_began():
+    """Where Python takes them for the same, too."""
+    from rayfed_kd.tuning.ray_tune import optuna_search
+
+    space = parse_space({"space": {"a": {"choice": [1, True, 1.0]}}}, "")
+    resumed = optuna_search(space, 1, [{"a": True}, {"a": 1.0}])
+    assert [resumed.suggest("0"), resumed.suggest("1")] == [{"a": 1}, {"a": 2}]
 
 
 def test_optuna_learns_what_does_well(tmp_path):

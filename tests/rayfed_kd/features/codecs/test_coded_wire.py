@@ -15,7 +15,7 @@ from rayfed_kd.features.codecs.quantisers import Sign, Uniform
 from rayfed_kd.features.codecs.sparse import TopK
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.vectors import Layout, PlacedTensor
-from rayfed_kd.protocol import Averaged, Codec, Simulated
+from rayfed_kd.protocol import Averaged, Codec, Coded, Simulated
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.wire import Sending, Wire
 
@@ -88,6 +88,16 @@ def test_a_codec_may_decode_to_the_very_array_that_was_sent():
     sent = wire.encoded({"student": array}).wire
     stored = {name: np.broadcast_to(part, part.shape) for name, part in sent.items()}  # read-only, as Ray's
     np.testing.assert_array_equal(wire.decoded(stored)["student"], array)
+
+
+def test_decoded_array_of_another_shape_is_not_spread_over_the_vector():
+    class Mean(Codec):
+        def encode(self, array, part):
+            return Coded(array.mean(keepdims=True))
+
+    wire = wire_of(Chain((Stage("mean", Mean()),)))
+    sent = wire.encoded({"student": vector()}).wire
+    assert wire.decoded(sent)["student"].shape == (1,), "whoever reads it refuses it"
 
 
 def test_change_of_a_model_stays_below_zero_where_the_model_has_variances():
