@@ -248,14 +248,11 @@ def test_trial_whose_server_was_killed_goes_on_by_itself(undisturbed):
     place = folder / "server"
     process = start(recipe, space, place)
     wait_for_rounds(place, 0, 5, process)
-    servers = [
-        child.pid
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "ServerActor" in " ".join(child.cmdline())
-    ]
+    below = psutil.Process(process.pid).children(recursive=True)
+    servers = [child for child in below if "ServerActor" in " ".join(child.cmdline())]
     assert servers
-    for pid in servers:
-        os.kill(pid, signal.SIGKILL)
+    for server in servers:
+        server.kill()
     _, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert table(place).equals(table(folder / "whole"))
@@ -279,19 +276,10 @@ def test_ctrl_c_ends_a_search_and_says_how_to_go_on(undisturbed):
 
 @pytest.mark.slow
 def test_quickstarts_search_gives_all_that_readme_says(tmp_path):
-    words = [
-        "tune",
-        str(ROOT / "configs/quickstart.yaml"),
-        "--space",
-        str(ROOT / "configs/tune/quickstart.yaml"),
-    ]
+    files = (ROOT / "configs/quickstart.yaml", "--space", ROOT / "configs/tune/quickstart.yaml")
+    command = [sys.executable, "-m", "rayfed_kd", "tune", *files, "--folder", tmp_path / "search"]
     started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "rayfed_kd", *words, "--folder", str(tmp_path / "search")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     sys.stdout.write(f"\n{done.stdout}{time.monotonic() - started:.0f} s\n")
     names = {path.name for path in (tmp_path / "search").iterdir()}
