@@ -17,12 +17,12 @@ tables:                               # one table and one folder each; without i
     target: 0.5                       # in place of the study's
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
-  - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}
+  - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}   # a name alone is of all models of the row
   - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # its difference is to
 models: {student: S, teacher: T}      # evaluated models shown, and how they are called
 last: 10                              # evaluated rounds in "mean of the last"; default: 10
 headline: ua                          # the metric of best, "mean of the last" and target;
-                                      # default: official test, AMP or UA, the first that there is
+                                      # default: official test, AMP or UA, the one that most rows have
 target: {run: FedAvg}                 # rounds and bytes to this run's best; or a number in [0, 1]
 totals: true                          # also the real seconds of a run, and curves over them and MiB
 against: [bytes, epsilon]             # curves of the headline over these: bytes, bytes_up, bytes_down,

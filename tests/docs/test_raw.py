@@ -9,8 +9,8 @@ RUNS = pq.read_table(raw.FILE)
 
 
 # Of the leaderboard 9 claims and 61 rows, of the public labels 15, of the four models 5 and 29, of one
-# exchange 4 and 10; of FedD2S' Table 2 8 and 13.
-@pytest.mark.parametrize(("page", "count"), [("leaderboard", 133), ("tables", 21)])
+# exchange 4 and 10; of FedD2S' Table 2 8 and 13 at each of two rates.
+@pytest.mark.parametrize(("page", "count"), [("leaderboard", 133), ("tables", 42)])
 def test_a_pages_intervals_follow_from_its_runs(page, count):
     lines = list(raw.recomputed((raw.DOCS / f"measured/{page}.md").read_text("utf8"), RUNS))
     assert (len(lines), [line for line in lines if line[1] != line[2]]) == (count, [])
@@ -18,9 +18,10 @@ def test_a_pages_intervals_follow_from_its_runs(page, count):
 
 def test_a_block_written_from_the_runs_is_its_pages():
     """That of one exchange was written by `compare`, from the folders of its runs."""
+    rates = (f"fedd2s-cifar10-whole/Adam-{rate}" for rate in (0.001, 0.01))
     pages = "".join(page.read_text("utf8") for page in raw.PAGES)
-    blocks = {"fedd2s_cifar10": "fedd2s-cifar10-whole/Adam-0.001", "one_shot": "one-shot/LeNet-5"}
-    for config, name in blocks.items():
+    blocks = dict.fromkeys(rates, "fedd2s_cifar10") | {"one-shot/LeNet-5": "one_shot"}
+    for name, config in blocks.items():
         assert hook("raw_block").rendered(f"configs/compare/{config}.yaml", name, []) in pages
 
 
