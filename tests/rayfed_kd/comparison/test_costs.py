@@ -24,6 +24,7 @@ from rayfed_kd.comparison.writers.all_tables import (
     render_markdown,
 )
 from rayfed_kd.comparison.writers.latex import render_latex
+from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.comparison.writers.pictures import curves_picture
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.reporting.study_sections import comparison_section
@@ -102,6 +103,8 @@ def test_cost_to_the_target_in_each_direction():
         *("3.0", "6.00", "9.00", "15.00", "1.5"),
     ]
     assert cost_table(comparison).rows[1][5:] == ["6.0 (1 of 2 seeds)", "6.00", "9.00", "15.00", ""]
+    written = [row for row in comparison_table(comparison).to_pylist() if row["statistic"] == "to target"]
+    assert [row["mean"] for row in written if row["run"] == "B"] == [6, 6 * MIB, 9 * MIB, 15 * MIB, None]
     never = mebibytes(compared(target=0.95))
     assert [line[5:] for line in cost_table(never).rows] == [["not reached", "", "", "", ""]] * 2
 
@@ -223,8 +226,7 @@ def test_row_without_privacy_is_a_line_over_epsilon():
     """A's epsilon is 2, 4, 6 after its evaluations; B ends at (.9 + .3) / 2."""
     figure = curves_picture(private(A=(6.0, 6.0)), "server_accuracy", "epsilon")
     assert points(figure, "A (global)")[0] == [2.0, 4.0, 6.0]
-    name = "B (global), no finite epsilon"
-    assert points(figure, name)[1] == pytest.approx([60.0, 60.0])
+    assert points(figure, "B (global), no finite epsilon")[1] == pytest.approx([60.0, 60.0])
 
 
 def test_infinite_epsilon_and_a_row_that_sends_nothing_are_lines():
