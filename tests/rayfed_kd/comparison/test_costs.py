@@ -85,9 +85,8 @@ def test_the_fastest_seeds_real_seconds_are_shown_where_the_study_asks_for_total
 def test_codecs_have_the_bytes_without_them_and_the_factor():
     """48 MiB up for 12 are 4 times as much, 18 for 18 once, 66 for 30 2.2 times."""
     comparison = mebibytes(compared(), raw=(48, 18))
-    assert cost_table(comparison).header[4:7] == [
-        f"without codec: {name}" for name in ("MiB up", "MiB down", "MiB")
-    ]
+    names = [f"without codec: {name}" for name in ("MiB up", "MiB down", "MiB")]
+    assert cost_table(comparison).header[4:7] == names
     assert cost_table(comparison).rows[0][4:7] == ["48.00 (x 4)", "18.00", "66.00 (x 2.2)"]
     assert cost_table(comparison).rows[1][4:7] == ["6.00", "9.00", "15.00"]
     assert "how many times as much" in cost_title(comparison)
@@ -200,10 +199,8 @@ def test_headline_is_drawn_over_bytes_with_all_rows_named():
     heights = first.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((60 - 28.284, 60 + 28.284), abs=1e-3)
     ends = [line for line in axes.get_lines() if line.get_marker() == "o"]
-    assert [tuple(map(float, line.get_xydata()[0])) for line in ends] == [
-        pytest.approx((30, 60)),
-        pytest.approx((15, 60)),
-    ]
+    last = [tuple(map(float, line.get_xydata()[0])) for line in ends]
+    assert last == [pytest.approx((30, 60)), pytest.approx((15, 60))]
 
 
 @pytest.mark.parametrize(("axis", "costs"), [("bytes_up", [4, 8, 12]), ("bytes_down", [6, 12, 18])])
