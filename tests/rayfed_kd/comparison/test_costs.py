@@ -243,12 +243,8 @@ def test_more_rows_than_colours_have_looks_of_their_own():
         (label, "global", 1, "amp"): Curve([1, 2], [0.1, 0.2], [Cost(1, 1), Cost(2, 2)]) for label in labels
     }
     (axes,) = curves_picture(Comparison(study, curves, {}), "amp", "bytes").axes
-    looks = {
-        (line.get_color(), str(line._dash_pattern))
-        for line in axes.get_lines()
-        if line.get_label().startswith("row")
-    }
-    assert len(looks) == 10
+    lines = [line for line in axes.get_lines() if line.get_label().startswith("row")]
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == 10
 
 
 def test_picture_that_no_row_has_anything_for_is_not_drawn_and_said(tmp_path):
