@@ -83,7 +83,7 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
     if len({run.folder for run in planned}) < len(planned):
         raise RecipeError(
             f"runs: {', '.join(map(quoted, labels))}: two rows have the same label, or a seed stands twice "
-            f"in {study.seeds}; expected a label for each row, and each seed once"
+            f"in {study.seeds}; expected labels that differ in letters a to z or digits, and each seed once"
         )
     if isinstance(study.target, TargetRun):
         check_names("target.run", [study.target.run], labels)

@@ -155,8 +155,11 @@ def with_tables(study: Study, names: Sequence[str]) -> Study:
         names: the tables to keep, as `--table` takes them; empty: all.
 
     Raises:
-        RecipeError: the study does not have such a table.
+        RecipeError: the study does not have such a table, or two of its tables would have one folder.
     """
+    if len({file_name(name) for name in study.tables}) < len(study.tables):
+        told = f"tables: two of {in_words(study.tables)} would have one folder"
+        raise RecipeError(f"{told}; expected names that differ in letters a to z or digits")
     if names and not study.tables:
         raise RecipeError(
             f"--table {names[0]!r}: this study has a single table, which has no name; expected no --table"

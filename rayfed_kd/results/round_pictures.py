@@ -49,7 +49,7 @@ class RoundPictures:
         from rayfed_kd.protocol import ClassValues, Samples
 
         if isinstance(content, Samples):
-            self._draw_samples(round_index, content)
+            self._draw_samples(round_index, name, content)
             return
         if not any(map(len, content.values.values())):
             return  # no picture of nothing
@@ -69,7 +69,7 @@ class RoundPictures:
         columns = dict(zip(("series", "index", "value"), zip(*rows, strict=True), strict=True))
         write_parquet(self._folder / "figures" / f"{file}.parquet", pa.table(columns))
 
-    def _draw_samples(self, round_index: int, samples: Samples) -> None:
+    def _draw_samples(self, round_index: int, name: str, samples: Samples) -> None:
         from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure
 
         names = self._setting.dataset.class_names
@@ -77,7 +77,7 @@ class RoundPictures:
         grid = sample_grid_figure(images[:SHOWN_SAMPLES], labels[:SHOWN_SAMPLES], names)
         means, counts = _class_means(images, labels, len(names))
         classes = class_means_figure(self._real_class_means(), means, names, counts)
-        for tag, figure in (("samples", grid), ("class_means", classes)):
+        for tag, figure in ((name, grid), ("class_means" if name == "samples" else f"{name}_means", classes)):
             self._save_picture(figure, f"{tag}-{round_index:06d}")
 
     def _save_picture(self, figure: Figure, name: str) -> None:

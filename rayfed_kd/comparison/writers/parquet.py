@@ -24,7 +24,7 @@ def comparison_table(comparison: Comparison) -> pa.Table:
 
     Returns: columns run, model, metric, statistic, mean, deviation, seeds, low, high. `seeds` holds every
         seed's value. Mean and deviation are null where there is no value, and the deviation for one seed. A
-        cost counts only if every seed reached the target. A row with statistic `difference to LABEL`, or
+        cost to the target is of the seeds that reached it. A row with statistic `difference to LABEL`, or
         `claim: SAYS` of the claim's higher row, has the ends of its 95 % interval in `low` and `high`, which
         are null elsewhere; a claim about bytes is in MiB. Statistic `in all` has what a whole run cost:
         bytes, seconds, and `epsilon`, `local_epsilon` and `delta` of runs with `privacy`; an epsilon may be
@@ -43,8 +43,7 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         if comparison.study.target is not None:
             for name, costs in comparison.costs(row).items():
                 reached = [cost for cost in costs if cost is not None]
-                complete = reached if len(reached) == len(costs) else []
-                records.append(_record(row, name, "to target", complete))
+                records.append(_record(row, name, "to target", reached))
         records += [
             _record(row, name, "in all", values) for name, values in _totals(comparison, row[0]).items()
         ]

@@ -24,6 +24,7 @@ from rayfed_kd.comparison.writers.all_tables import (
     render_markdown,
 )
 from rayfed_kd.comparison.writers.latex import render_latex
+from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.comparison.writers.pictures import curves_picture
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.reporting.study_sections import comparison_section
@@ -84,9 +85,8 @@ def test_the_fastest_seeds_real_seconds_are_shown_where_the_study_asks_for_total
 def test_codecs_have_the_bytes_without_them_and_the_factor():
     """48 MiB up for 12 are 4 times as much, 18 for 18 once, 66 for 30 2.2 times."""
     comparison = mebibytes(compared(), raw=(48, 18))
-    assert cost_table(comparison).header[4:7] == [
-        f"without codec: {name}" for name in ("MiB up", "MiB down", "MiB")
-    ]
+    names = [f"without codec: {name}" for name in ("MiB up", "MiB down", "MiB")]
+    assert cost_table(comparison).header[4:7] == names
     assert cost_table(comparison).rows[0][4:7] == ["48.00 (x 4)", "18.00", "66.00 (x 2.2)"]
     assert cost_table(comparison).rows[1][4:7] == ["6.00", "9.00", "15.00"]
     assert "how many times as much" in cost_title(comparison)
@@ -102,6 +102,8 @@ def test_cost_to_the_target_in_each_direction():
         *("3.0", "6.00", "9.00", "15.00", "1.5"),
     ]
     assert cost_table(comparison).rows[1][5:] == ["6.0 (1 of 2 seeds)", "6.00", "9.00", "15.00", ""]
+    written = [row for row in comparison_table(comparison).to_pylist() if row["statistic"] == "to target"]
+    assert [row["mean"] for row in written if row["run"] == "B"] == [6, 6 * MIB, 9 * MIB, 15 * MIB, None]
     never = mebibytes(compared(target=0.95))
     assert [line[5:] for line in cost_table(never).rows] == [["not reached", "", "", "", ""]] * 2
 
@@ -197,10 +199,8 @@ def test_headline_is_drawn_over_bytes_with_all_rows_named():
     heights = first.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((60 - 28.284, 60 + 28.284), abs=1e-3)
     ends = [line for line in axes.get_lines() if line.get_marker() == "o"]
-    assert [tuple(map(float, line.get_xydata()[0])) for line in ends] == [
-        pytest.approx((30, 60)),
-        pytest.approx((15, 60)),
-    ]
+    last = [tuple(map(float, line.get_xydata()[0])) for line in ends]
+    assert last == [pytest.approx((30, 60)), pytest.approx((15, 60))]
 
 
 @pytest.mark.parametrize(("axis", "costs"), [("bytes_up", [4, 8, 12]), ("bytes_down", [6, 12, 18])])
@@ -223,8 +223,7 @@ def test_row_without_privacy_is_a_line_over_epsilon():
     """A's epsilon is 2, 4, 6 after its evaluations; B ends at (.9 + .3) / 2."""
     figure = curves_picture(private(A=(6.0, 6.0)), "server_accuracy", "epsilon")
     assert points(figure, "A (global)")[0] == [2.0, 4.0, 6.0]
-    name = "B (global), no finite epsilon"
-    assert points(figure, name)[1] == pytest.approx([60.0, 60.0])
+    assert points(figure, "B (global), no finite epsilon")[1] == pytest.approx([60.0, 60.0])
 
 
 def test_infinite_epsilon_and_a_row_that_sends_nothing_are_lines():
@@ -244,12 +243,8 @@ def test_more_rows_than_colours_have_looks_of_their_own():
         (label, "global", 1, "amp"): Curve([1, 2], [0.1, 0.2], [Cost(1, 1), Cost(2, 2)]) for label in labels
     }
     (axes,) = curves_picture(Comparison(study, curves, {}), "amp", "bytes").axes
-    looks = {
-        (line.get_color(), str(line._dash_pattern))
-        for line in axes.get_lines()
-        if line.get_label().startswith("row")
-    }
-    assert len(looks) == 10
+    lines = [line for line in axes.get_lines() if line.get_label().startswith("row")]
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == 10
 
 
 def test_picture_that_no_row_has_anything_for_is_not_drawn_and_said(tmp_path):

@@ -162,6 +162,9 @@ def test_table_that_looks_like_a_path_leads_to_no_folder_outside_of_the_studys(t
     del content["quick"]
     for study in select_studies([str(write_yaml(tables, content))]):
         assert Path(study.folder).resolve().parent == tmp_path / "runs"
+    write_yaml(tables, {**content, "tables": {"α": {}, "β": {}}})
+    with pytest.raises(RecipeError, match="two of α and β would have one folder"):
+        select_studies([str(tables)], tables=["α"])
 
 
 def test_recipes_on_the_command_line_are_rows(tmp_path):

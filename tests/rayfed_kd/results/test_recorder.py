@@ -9,7 +9,7 @@ from small_recipes import THREE_CLIENTS
 from rayfed_kd.cluster.server.round_tables import RoundRecord
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files import read_parquet
-from rayfed_kd.protocol import Distribution
+from rayfed_kd.protocol import Distribution, Samples
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.results.round_pictures import RoundPictures
 
@@ -21,9 +21,8 @@ def drawn(tmp_path):
     """Draws a distribution's series; gives the names of files."""
 
     def draw(**series):
-        pictures = RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting)
         shown = Distribution({name: torch.tensor(values) for name, values in series.items()}, "weights")
-        pictures.draw_shown(1, "spread", shown)
+        RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting).draw_shown(1, "spread", shown)
         return sorted(path.name for path in (tmp_path / "figures").glob("spread*"))
 
     return draw
@@ -44,6 +43,13 @@ def test_values_that_are_not_finite_are_in_the_file_and_not_in_the_picture(drawn
     drawn(a=[float("nan"), 1.0, 2.0, float("inf")])
     rows = read_parquet(tmp_path / "figures" / "spread-000001.parquet").to_pylist()
     assert [row["value"] for row in rows][1:] == [1.0, 2.0, float("inf")]
+
+
+def test_samples_of_two_names_are_drawn_apart(tmp_path):
+    pictures = RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting)
+    for name in ("samples", "others"):
+        pictures.draw_shown(1, name, Samples(torch.zeros(2, 1, 8, 8), torch.arange(2)))
+    assert len(list((tmp_path / "figures").iterdir())) == 4  # with the means of their classes
 
 
 def test_tables_are_flushed_by_time_and_before_a_checkpoint(tmp_path, monkeypatch):
