@@ -59,9 +59,8 @@ KDIA = {"paper": "kdia", "table": "2", "where": {"dataset": "CIFAR-10", "beta": 
 def relabelled(label):
     """The numbers of `compared`, whose row B has another label."""
     numbers = compared()
-    study = numbers.study.model_copy(
-        update={"runs": [numbers.study.runs[0], numbers.study.runs[1].model_copy(update={"label": label})]}
-    )
+    runs = [numbers.study.runs[0], numbers.study.runs[1].model_copy(update={"label": label})]
+    study = numbers.study.model_copy(update={"runs": runs})
     names = {"A": "A", "B": label}
     curves = {(names[key[0]], *key[1:]): curve for key, curve in numbers.curves.items()}
     return Comparison(study, curves, {(names[key[0]], key[1]): run for key, run in numbers.totals.items()})

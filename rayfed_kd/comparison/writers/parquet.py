@@ -42,8 +42,7 @@ def comparison_table(comparison: Comparison) -> pa.Table:
             records.append(_difference_record(row, comparison.headline, what, difference))
         if comparison.study.target is not None:
             for name, costs in comparison.costs(row).items():
-                reached = [cost for cost in costs if cost is not None]
-                records.append(_record(row, name, "to target", reached))
+                records.append(_record(row, name, "to target", [cost for cost in costs if cost is not None]))
         records += [
             _record(row, name, "in all", values) for name, values in _totals(comparison, row[0]).items()
         ]

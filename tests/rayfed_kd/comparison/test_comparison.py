@@ -81,14 +81,20 @@ def test_headline_is_the_metric_that_the_study_names():
     comparison = compared(headline="ua")
     for seed, values in ((1, [0.9, 0.3, 0.5]), (2, [0.1, 0.2, 0.2])):
         comparison.curves["A", "global", seed, "ua"] = Curve([2, 4, 6], values, any_costs(3))
-    assert main_table(comparison).header[-2:] == [
-        "UA %, best",
-        "UA %, mean of last 2 evaluations",
-    ]  # one row has UA: no differences
+    # One row has UA: no differences.
+    assert main_table(comparison).header[-2:] == ["UA %, best", "UA %, mean of last 2 evaluations"]
     assert main_table(comparison).rows[0][-1] == "30.00 ± 14.14"
     assert main_table(comparison).rows[1][-1] == ""
     with pytest.raises(RecipeError, match="headline: no row has wlp; there are server_accuracy"):
         main_table(compared(headline="wlp"))
+
+
+def test_headline_without_a_name_is_the_metric_that_most_rows_have():
+    """Two models have official tests; all three, one of them clients' own, have AMP."""
+    comparison = compared()
+    for row in (("A", "global"), ("B", "global"), ("B", "personal")):
+        comparison.curves[(*row, 1, "amp")] = Curve([2], [0.5], any_costs(1))
+    assert comparison.headline == "amp"
 
 
 def test_cost_to_a_number_by_hand():

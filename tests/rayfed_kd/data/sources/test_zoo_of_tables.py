@@ -73,10 +73,7 @@ ARROW = {
     "texts with a missing one": (pa.array(["b", None, "a", "b"]), hot(2, 0, 1, 2)),
     "fixed_size_list": (pa.array(VECTORS, pa.list_(pa.float32(), 2)), OF_VECTORS),
     "list of one length": (pa.array(VECTORS, pa.list_(pa.int16())), OF_VECTORS),
-    "tensor": (
-        pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(VECTORS)),
-        OF_VECTORS,
-    ),
+    "tensor": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(VECTORS)), OF_VECTORS),
     "list of two lengths": (
         pa.array([[1], [1, 2], [1], [1]]),
         "column 'x' has lists of 1, 2 numbers; expected one",
