@@ -5,7 +5,8 @@
 
 RUNS is the folder with the studies' folders; COMMIT is that of the code which ran them. The second form reads
 no run and none of the code that made the tables: it prints each difference and claim of a page's block whose
-runs are in the file, beside what stands there, and ends with an error where they differ.
+runs are in the file, beside what stands there, and ends with an error where they differ. The file names a row
+as its folder is named: `FedPer-` is FedPer+, `FedKF-` is FedKF-.
 """
 
 from __future__ import annotations
@@ -139,8 +140,12 @@ if __name__ == "__main__":
         pq.write_table(pa.concat_tables([*kept, added]), FILE, compression="zstd")
         sys.stdout.write(f"{len(added)} rows of {study} in {FILE}\n")
     else:
-        found = [line for page in PAGES for line in recomputed(page.read_text("utf8"), pq.read_table(FILE))]
-        for what, printed, again in found:
-            sys.stdout.write(f"{what}: {printed}; from the runs {again}\n")
-        if any(printed != again for _, printed, again in found):
-            sys.exit("a page's numbers are not those of its runs")
+        every, count, wrong = pq.read_table(FILE), 0, 0
+        for page in PAGES:
+            for what, printed, again in recomputed(page.read_text("utf8"), every):
+                count, wrong = count + 1, wrong + (printed != again)
+                said = "" if printed == again else f"; WRONG, from the runs {again}"
+                sys.stdout.write(f"{page.name}: {what}: {printed}{said}\n")
+        if wrong:
+            sys.exit(f"{wrong} of {count} numbers of the pages are not those of their runs")
+        sys.stdout.write(f"all {count} numbers of the pages are those of their runs\n")

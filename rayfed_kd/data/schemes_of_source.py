@@ -31,10 +31,10 @@ class Division(NamedTuple):
 def natural(pool: Pool, clients: int, stream: np.random.Generator) -> ClientParts:
     """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
     if pool.writers is None:
-        raise RecipeError("partition.name = 'natural': this data names no writers; femnist does")
+        raise RecipeError("partition.name = 'natural': this data names no writers, as a client_column does")
     writers = np.unique(pool.writers)
     if clients > len(writers):
-        raise RecipeError(f"partition.clients = {clients}: the data has {len(writers)} writers")
+        raise RecipeError(f"partition.clients = {clients}: expected at most the data's own {len(writers)}")
     chosen = np.sort(stream.choice(writers, clients, replace=False))
     samples = np.flatnonzero(np.isin(pool.writers, chosen))
     return ClientParts.owned(np.searchsorted(chosen, pool.writers[samples]), samples, clients)
