@@ -31,7 +31,7 @@ class Division(NamedTuple):
 def natural(pool: Pool, clients: int, stream: np.random.Generator) -> ClientParts:
     """By the data's own clients, as FEMNIST's writers; a random choice of them if fewer are asked for."""
     if pool.writers is None:
-        raise RecipeError("partition.name = 'natural': this data names no writers, as a client_column does")
+        raise RecipeError("partition.name = 'natural': this data names no writers; a client_column does")
     writers = np.unique(pool.writers)
     if clients > len(writers):
         raise RecipeError(f"partition.clients = {clients}: expected at most the data's own {len(writers)}")
