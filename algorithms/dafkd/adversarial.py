@@ -67,6 +67,7 @@ class AdversarialOptions(MethodOptions):
     adversarial_epochs: int | None = Field(
         None, ge=0, description="local epochs that do so, the first ones; null: all. Released: 5"
     )
+    adversarial_weight: float = Field(1.0, ge=0, description="of L_adv, beside CE and penalty. Released: 2")
     gradient_penalty: float = Field(
         0.0, ge=0, description="weight of (|df / dx| - 1)^2 between real and generated. Released: 0.3"
     )
@@ -199,7 +200,7 @@ class AdversarialLosses:
             "real_right": (real > 0).float().mean(),
             "fake_right": (fake < 0).float().mean(),
         }
-        loss = hard + adversarial
+        loss = hard + self.options.adversarial_weight * adversarial
         if self.options.gradient_penalty:
             ends = features.detach() if judge.on_features else images
             logged["penalty"] = slope_penalty(judge, ends, generated.detach(), batch["mix"])

@@ -158,7 +158,7 @@ class DaFKD(SharedModel[ServerState, ClientState]):
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         """`protocol: local` asks the clients a second time; otherwise one exchange."""
-        if self.asynchronous:
+        if self.asynchronous or ctx.round < self.options.distill_from_round:
             return super().run_round(server, cohort, ctx)
         replies = cohort.broadcast(self.client_update, self.dispatch(server, ctx))
         weights, theta = self._means(server, replies)
@@ -176,7 +176,7 @@ class DaFKD(SharedModel[ServerState, ClientState]):
     def absorb(self, server: ServerState, replies: Replies, ctx: ServerContext) -> ServerState:
         """Average w and theta^g (eq. 4, 6), then distil the alpha-weighted ensemble into w^ (eq. 7, 8)."""
         weights, theta = self._means(server, replies)
-        if not self.options.distill_epochs:
+        if not self.options.distill_epochs or ctx.round < self.options.distill_from_round:
             return ServerState(weights, theta, None)
         seed = drawn_seed(ctx, "samples")
         samples = self.options.samples(ctx.frozen_model(theta, "generator"), seed, ctx)

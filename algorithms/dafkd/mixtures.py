@@ -34,6 +34,7 @@ class MixtureOptions(MethodOptions):
     temperature: float = Field(1.0, gt=0, description="T of the distillation; the loss is times T^2")
     distill_batches: int = Field(40, ge=1, description="batches of generated samples a round")
     distill_epochs: int = Field(1, ge=0, description="passes over them; 0: w is w^. Released: 40")
+    distill_from_round: int = Field(1, ge=1, description="the first round that distils. Released: 2")
     distill_lr: float = Field(0.01, gt=0, description="Adam's learning rate in distillation")
     distill_decay: float = Field(
         1.0, gt=0, le=1, description="its factor once a loss stops falling over epochs. Released: 0.2"
@@ -94,9 +95,7 @@ class MixtureOptions(MethodOptions):
             ctx: logs `distillation`.
         """
         optimizer = Optimizer(OptimizerRecipe(name="adam", lr=self.distill_lr), student)
-        factor, plateau = 1.0, None
-        if self.distill_decay < 1:
-            plateau = falling_rate(self.distill_decay)
+        factor, plateau = 1.0, falling_rate(self.distill_decay) if self.distill_decay < 1 else None
         for _ in range(self.distill_epochs):
             stream = ctx.stream("distillation order")
             order = torch.randperm(len(samples), generator=stream, device=ctx.device)

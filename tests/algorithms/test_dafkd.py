@@ -220,8 +220,9 @@ def test_what_the_schedule_leaves_out_stays_as_it_was(option, stays):
     assert unchanged == stays
 
 
-def test_without_an_adversarial_epoch_the_classifier_trains_as_in_fedavg():
-    _, _, _, with_adversary = trained_cohort("method.adversarial_epochs=0")
+@pytest.mark.parametrize("left_out", ["adversarial_epochs", "adversarial_weight"])
+def test_without_the_adversary_the_classifier_trains_as_in_fedavg(left_out):
+    _, _, _, with_adversary = trained_cohort(f"method.{left_out}=0")
     _, _, _, without = trained_cohort("method.adversarial=false")
     for first, second in zip(with_adversary, without, strict=True):
         assert torch.equal(first["student"], second["student"])
@@ -239,6 +240,7 @@ def test_released_schedule_trains_the_adversary_in_its_first_rounds_and_epochs(m
         "method.gradient_penalty=0.3",
         "method.temperature=20",
         "method.distill_epochs=2",
+        "method.distill_from_round=2",
         "method.distill_decay=0.2",
         "local.epochs=2",
     ]
@@ -246,9 +248,8 @@ def test_released_schedule_trains_the_adversary_in_its_first_rounds_and_epochs(m
     for vectorise in ("off", 3):
         result = run(*released, f"local.vectorise={vectorise}")
         rounds = [dict(row["logged"]) for row in result.tables["rounds"].to_pylist()]
-        assert (
-            ["penalty" in row for row in rounds] == ["adversarial" in row for row in rounds] == [True, False]
-        )
+        told = [[name in row for row in rounds] for name in ("penalty", "adversarial", "distillation")]
+        assert told == [[True, False], [True, False], [False, True]]
         assert all("deceit" in row for row in rounds)
         logged.append([row[name] for row in rounds for name in sorted(row)])
     np.testing.assert_allclose(*logged, rtol=2e-3, atol=2e-3)
