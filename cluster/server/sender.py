@@ -62,9 +62,9 @@ class Sender:
         if sent.refused:
             raise RunError(f"{where}: part {'; '.join(sent.refused)}")
         # By other names than what clients' replies log, with which it has no mean in common.
-        for name, number in ((f"{key}_down", number) for key, number in sent.logged.items()):
-            total, count = self._traffic.logged.get(name, (0.0, 0))
-            self._traffic.logged[name] = total + number, count + 1
+        for name, number in sent.logged.items():
+            total, count = self._traffic.logged.get(f"{name}_down", (0.0, 0))
+            self._traffic.logged[f"{name}_down"] = total + number, count + 1
         handle = self._run.engine.publish(sent.wire)
         self._traffic.dispatch_s += time.perf_counter() - started
         return Published(handle, message.metadata, sent.sizes)

@@ -18,7 +18,7 @@ from rayfed_kd.comparison.published import PaperRows, PrintedValue, rank_correla
 from rayfed_kd.comparison.studies import Claim, RowModel, Study
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.names import unlike_models
-from rayfed_kd.results.summary import HEADLINES, METRICS
+from rayfed_kd.results.summary import HEADLINES, METRICS, most_common_headline
 
 STATISTICS = ("last", "best", "mean of last")
 TARGET_COSTS = ("rounds", "bytes_up", "bytes_down", "bytes", "sim_s")
@@ -80,7 +80,7 @@ class Comparison:
     def headline(self) -> str:
         """The metric that `best`, `mean of last` and the target are about.
 
-        Without a name, that of `HEADLINES` which most rows have: clients' own models have no official test.
+        Without a name it is that of `HEADLINES` which most rows have.
 
         Raises:
             RecipeError: no row has the metric that the study names.
@@ -90,8 +90,7 @@ class Comparison:
             if named not in self.metrics:
                 raise RecipeError(f"headline: no row has {named}; there are {', '.join(self.metrics)}")
             return named
-        counts = {name: sum(bool(self.seed_curves(row, name)) for row in self.rows) for name in HEADLINES}
-        return max(HEADLINES, key=counts.__getitem__)
+        return most_common_headline([m for row in self.rows for m in HEADLINES if self.seed_curves(row, m)])
 
     def seed_curves(self, row: Row, metric: str) -> dict[int, Curve]:
         """The row's curves of a metric by seed, in the study's order; no entry for a seed that has none."""

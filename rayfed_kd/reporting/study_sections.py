@@ -26,7 +26,7 @@ from rayfed_kd.reporting.sections import (
 from rayfed_kd.results.charts.lines import Line
 from rayfed_kd.results.names import metric_scale, metric_title
 from rayfed_kd.results.screen_table import TextTable
-from rayfed_kd.results.summary import HEADLINES
+from rayfed_kd.results.summary import most_common_headline
 from rayfed_kd.tuning.search_result import PICTURE, SearchResult
 from rayfed_kd.tuning.space import coefficient_text
 
@@ -168,11 +168,7 @@ def _own_axes(runs: Sequence[Run]) -> list[AxisName]:
 
 
 def _headline(runs: Sequence[Run]) -> str | None:
-    """The metric of `HEADLINES` that most runs and models have, of equal ones the first; None: none has any.
-
-    Clients' own models have no official test, and should not be missing beside a server's.
-    """
+    """The headline that most runs and models have; None: none has any."""
     metrics = [metric for run in runs for _, metric in run.curves]
-    counts = {metric: metrics.count(metric) for metric in HEADLINES}
-    most = max(HEADLINES, key=counts.__getitem__)
-    return most if counts[most] else None
+    most = most_common_headline(metrics)
+    return most if most in metrics else None

@@ -22,6 +22,17 @@ DIVERGED = "finished, but diverged"  # the status of a run whose last round has 
 LAST = 10  # evaluations that the mean of the last is over, as in the papers' tables
 
 
+def most_common_headline(metrics: Sequence[str]) -> str:
+    """The metric of `HEADLINES` that stands there most often, of equal ones the first.
+
+    Clients' own models have no official test, and should not be missing beside a server's.
+
+    Args:
+        metrics: one for each row that has it.
+    """
+    return max(HEADLINES, key=metrics.count)
+
+
 def summarise(
     tables: Mapping[str, pa.Table], status: str, clients: int, drawn: int | None = None
 ) -> dict[str, Any]:

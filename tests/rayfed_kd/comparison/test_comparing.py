@@ -314,6 +314,7 @@ def test_rows_of_different_data_are_refused_with_both(study):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"runs": [{"label": "A/B"}, {"label": "A B"}]}, "two rows have the same label"),
         ({"runs": [{"label": "é"}, {"label": "è"}]}, "labels that differ in letters a to z or digits"),
         ({"seeds": [1, 1]}, "or a seed stands twice in [1, 1]"),
         ({"base": None}, "runs: A: no base recipe"),

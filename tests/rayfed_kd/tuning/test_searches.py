@@ -210,7 +210,7 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
     with pytest.raises(RecipeError, match="holds a search already: --resume goes on"):
         folder.claimed(asked, resume=False).__enter__()
     other = replace(asked, recipe=load_recipe(RECIPE, ["seed=2"]).model_dump(), metric="amp/global")
-    difference = "holds another search: metric was amp/oca, is amp/global; recipe.seed was 1, is 2"
+    difference = r"holds another search: metric was amp/oca, is amp/global; recipe\.seed was 1, is 2"
     with pytest.raises(RecipeError, match=difference):
         folder.claimed(other, resume=True).__enter__()
 
@@ -273,11 +273,8 @@ def test_folder_that_takes_no_file_is_refused(asked, tmp_path):
 
 
 def test_folder_in_use_is_refused(asked, tmp_path):
-    folder = SearchFolder(tmp_path / "search")
-    with (
-        folder.claimed(asked, resume=False),
-        pytest.raises(RecipeError, match="another process is searching"),
-    ):
+    first = SearchFolder(tmp_path / "search")
+    with first.claimed(asked, resume=False), pytest.raises(RecipeError, match="another process is searching"):
         SearchFolder(tmp_path / "search").claimed(asked, resume=True).__enter__()
 
 
