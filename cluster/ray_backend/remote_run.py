@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, cause_of_loss
-from rayfed_kd.cluster.ray_backend.liveness import LOOK_S, RayProcesses, memory_hint
+from rayfed_kd.cluster.ray_backend.liveness import RayProcesses, memory_hint
 from rayfed_kd.cluster.ray_backend.machines import prepare_machines, ray_nodes
 from rayfed_kd.cluster.ray_backend.placement import Plan, actor_selector, bundles, plan_hosts
 from rayfed_kd.cluster.ray_backend.resources import divided, total
@@ -30,6 +30,7 @@ from rayfed_kd.setting.setting import Setting
 POLL_S = 0.2  # seconds between two looks at `stop` and at Ray's processes
 STOP_S = 60.0  # seconds for a stopped server to write its checkpoint and its tables
 LAST_S = 1.5  # the same where Ray has lost its GCS: without it a server goes on for a minute
+ENDING_S = 5.0  # seconds for Ray's processes to end, too, where a server that was to stop has ended by itself
 NOTICE_S, ROOM_S = 10.0, 600.0  # seconds without room on a busy cluster until a line says so; until an error
 
 
@@ -211,8 +212,11 @@ def _wait_for_the_last(running: Any, processes: RayProcesses) -> None:
     with suppress(Exception):
         ray.get(running, timeout=0)
         return
-    time.sleep(LOOK_S)  # what ended the server may end Ray next
-    _check_ray(processes)
+    # What ended the server may end Ray next, and each call to a Ray without its GCS takes a minute.
+    until = time.monotonic() + ENDING_S
+    while time.monotonic() < until:
+        _check_ray(processes)
+        time.sleep(POLL_S)
 
 
 class _News:

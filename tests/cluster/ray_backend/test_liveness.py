@@ -102,9 +102,12 @@ def test_host_that_the_kernel_ended_for_memory_is_said_so(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server", "all"])
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server", "all", "all, Ray late"])
 def test_command_ends_soon_after_its_ray_with_a_line_and_the_way_on(victim, tmp_path):
-    """Ray itself would end it after 15 s and 60 s, without a word. SIGTERM to all is what `timeout` sends."""
+    """Ray itself would end it after 15 s and 60 s, without a word. SIGTERM to all is what `timeout` sends.
+
+    On a busy machine Ray's own processes end seconds after the others.
+    """
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "rayfed_kd", "run", "configs/quickstart.yaml", "rounds=100000"]
     command += ["data.fraction=0.2", "local.epochs=1", "checkpoint.every=2", f"results.folder={folder}"]
@@ -115,11 +118,18 @@ def test_command_ends_soon_after_its_ray_with_a_line_and_the_way_on(victim, tmp_
         below = psutil.Process(run.pid).children(recursive=True)
         if victim == "all":
             os.killpg(run.pid, signal.SIGTERM)
+        elif victim == "all, Ray late":
+            late = [process for process in below if process.name() in ("raylet", "gcs_server", "sh")]
+            for process in (psutil.Process(run.pid), *(set(below) - set(late))):
+                process.terminate()
+            time.sleep(2.5)
+            for process in late:
+                process.terminate()
         else:
             next(process for process in below if process.name() == victim).send_signal(signal.SIGKILL)
         _, said = run.communicate(timeout=14)
     assert run.returncode == 1
-    name = {"raylet": "Ray's raylet", "gcs_server": "Ray's GCS", "all": "Ray's "}[victim]
+    name = {"raylet": "Ray's raylet", "gcs_server": "Ray's GCS"}.get(victim, "Ray's ")
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: {name}")
     assert f"rayfed-kd resume {folder}" in said
