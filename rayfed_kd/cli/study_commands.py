@@ -85,7 +85,7 @@ def compare(
     """
     from rayfed_kd.cli.listing import echo_json
     from rayfed_kd.comparison.checking import check_studies
-    from rayfed_kd.comparison.compare import compare_study
+    from rayfed_kd.comparison.compare import compare_study, missing_searches
     from rayfed_kd.comparison.study_selection import select_studies
     from rayfed_kd.comparison.writers.all_tables import claims_without_model
     from rayfed_kd.results.console import StudyConsole
@@ -99,13 +99,19 @@ def compare(
             raise RecipeError("--seeds and --seed: expected one of them")
         selection["seeds"] = own_seeds
     progress = sys.stderr if (as_json := selection.pop("as_json")) else None
-    studies = select_studies(sources, overrides, quick=QUICK in configs, **selection)
+    selected = partial(select_studies, sources, overrides, quick=QUICK in configs, **selection)
+    studies = selected()
     if only_estimated:
         check_studies(studies)
         _show_estimates(studies)
         return
     with interruptions.resumed_by("the same compare command again"):
         check_studies(studies)
+        if missing := missing_searches(studies):
+            for row in missing:
+                with StudyConsole("trials", progress) as console, interruptions.calling(console.stopping):
+                    row.run(console.message, concurrent=jobs, address=address, work=console.work)
+            studies = selected()
         results, unjudged = [], []
         for study in studies:
             with StudyConsole("runs", progress) as console, interruptions.calling(console.stopping):
@@ -136,19 +142,22 @@ def _offer_report(folder: Path) -> None:
 
 def _show_estimates(studies: Sequence[Study]) -> None:
     """Estimate each row's runs that are not finished, and all of them together."""
+    from rayfed_kd.comparison.compare import missing_searches
     from rayfed_kd.comparison.planning import plan_runs
     from rayfed_kd.experiment.estimating import estimate
     from rayfed_kd.results.screen import clock_text
 
     seconds = 0.0
     for study in studies:
+        trials = {row.label: row.trials_left for row in missing_searches([study])}
         unfinished = [run for run in plan_runs(study) if not run.done]
         for label, runs in groupby(unfinished, attrgetter("label")):
             first, *others = runs
+            number = 1 + len(others) + trials.get(label, 0)
             with first.naming():
                 cost = estimate(first.source, first.overrides, tell=partial(_tell_of_row, label))
-            click.echo(f"{label}, {counted(1 + len(others), 'run')}{', each' if others else ':'} {cost}")
-            seconds += (1 + len(others)) * cost.run_s
+            click.echo(f"{label}, {counted(number, 'run')}{', each' if number > 1 else ':'} {cost}")
+            seconds += number * cost.run_s
     click.echo(f"all: {clock_text(seconds)} (h:mm:ss) on one core or GPU, one run after another")
 
 

@@ -104,6 +104,10 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
                 f"Expected 0, or at least {LEAST_MARGIN:g}; write 1.0 for one point"
             )
     for run in study.runs:
+        if run.search is not None and study.search is None:
+            raise RecipeError(
+                f"runs: {run.label}: search; expected search with seeds at the study, too"
+            )
         if run.against is not None:
             check_names(f"runs: {run.label}: against", [run.against], labels)
 

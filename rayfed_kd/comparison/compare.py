@@ -40,6 +40,8 @@ from rayfed_kd.setting.loading import load_data
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from rayfed_kd.comparison.searching import RowSearch
+
 TABLES_READ = ("rounds", "privacy", "metrics", "scores", "messages")
 
 
@@ -70,7 +72,8 @@ def compare_runs(
     if missing:
         run(missing)
     recipes_by_label = {plan.label: recipe for plan, recipe in zip(planned, recipes, strict=True)}
-    notes = [*row_notes(study, recipes_by_label), *uncontrolled(recipes_by_label), *_other_seeds(study)]
+    notes = [*row_notes(study, recipes_by_label), *study.found]
+    notes += [*uncontrolled(recipes_by_label), *_other_seeds(study)]
     curves, totals = dict[CurveKey, Curve](), dict[tuple[str, int], RunTotals]()
     summaries = {plan.name: read_summary(plan.folder) for plan in planned}
     for plan in planned:
@@ -206,7 +209,8 @@ def compare(
         RunError: a run failed.
     """
     sources: Sources = [study] if isinstance(study, str | Path) else study
-    studies = select_studies(
+    selected = partial(
+        select_studies,
         sources,
         override_lines(overrides, keys),
         seeds=seeds,
@@ -219,11 +223,29 @@ def compare(
         against=against,
         paper=paper,
     )
+    studies = selected()
     check_studies(studies)
+    if missing := missing_searches(studies):
+        for row in missing:
+            row.run(tell, concurrent=jobs, address=address, on_event=on_event)
+        studies = selected()
     return [
         compare_study(table, local=local, jobs=jobs, address=address, tell=tell, on_event=on_event)
         for table in studies
     ]
+
+
+def missing_searches(studies: Sequence[Study]) -> list[RowSearch]:
+    """The searches of studies' rows that are not over.
+
+    Raises: RecipeError if one cannot be run.
+    """
+    if all(study.search is None for study in studies):
+        return []
+    from rayfed_kd.comparison.searching import row_searches
+
+    searched = [study for study in studies if study.search is not None]
+    return [row for study in searched for row in row_searches(study) if row.trials_left]
 
 
 def compare_study(study: Study, *, tell: Tell, **running: Any) -> ComparisonResult:

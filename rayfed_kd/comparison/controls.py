@@ -41,7 +41,8 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
     study.
 
     Args:
-        study: one table's study, with the command line's changes: a control's changes win over these.
+        study: one table's study, with the command line's changes and what searches found: a control's changes
+            win over these.
         without: labels of rows that are left out.
     """
     if study.controls == "none":
@@ -57,7 +58,7 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
             if label in without:
                 left_out.append(label)
                 continue
-            fields = {"label": label, "published": None, "against": None}
+            fields = {"label": label, "published": None, "against": None, "search": None}
             runs.append(run.with_overrides(changes).model_copy(update=fields))
             if name == LABELS:
                 claims += own_claims

@@ -18,6 +18,9 @@ tables:                               # one table and one folder each; without i
 runs:
   - {label: KDIA, overrides: [method.tau=2.0], published: {student: KDIA (S), teacher: KDIA (T)}}
   - {label: FedAvg, base: fedavg/cifar10, published: FedAvg}   # a name alone is of all models of the row
+  - label: FedProx                    # what a space file holds, or its name; its samples do not count
+    overrides: ["method={name: fedprox}"]
+    search: {metric: ua/global, space: {method.mu: {loguniform: [0.001, 1.0]}}}
   - {label: FedAvg under PAF, overrides: ["attack={name: paf}"], against: FedAvg}   # its difference is to
 models: {student: S, teacher: T}      # evaluated models shown, and how they are called
 last: 10                              # evaluated rounds in "mean of the last"; default: 10
@@ -33,6 +36,8 @@ claims:                               # each gets a verdict: shown, not shown, c
   - {says: T above S, higher: {run: KDIA, model: teacher}, lower: {run: KDIA, model: student}}
   - {says: S above FedAvg, higher: {run: KDIA, model: student}, lower: FedAvg}
   - {says: T no worse than FedAvg, higher: KDIA, lower: FedAvg, margin: 1.0}   # by a point, as in the table
+search: {seeds: [101, 102], samples: 8}   # rows with `search` are searched first: so many configurations
+                                      # each, on seeds on which nothing is judged; then the best one runs
 controls: all                         # rows that are added to methods on public labels: labels (the
                                       # default) adds `labels alone`; all adds `teacher at chance` and
                                       # `no labels`, too; none adds none, and a sentence says so
@@ -86,6 +91,7 @@ class StudyRun(Closed):
         overrides: changes to the recipe, as KEY=VALUE.
         against: the label of the row that this one's difference is to; None: the study's baseline.
         published: the paper's name of the system, or evaluated model -> name.
+        search: a space's file, or what it holds: what is searched before the row is judged; None: nothing.
     """
 
     label: str = Field(min_length=1, max_length=MOST_CHARACTERS)
@@ -93,6 +99,7 @@ class StudyRun(Closed):
     overrides: list[str] = []
     against: str | None = None
     published: str | dict[str, str] | None = None
+    search: str | dict[str, Any] | None = None
 
     def own_values(self, key: str) -> list[Any]:
         """The value that the row's overrides give a recipe key.
@@ -245,6 +252,18 @@ class Quick(Closed):
     differs: str = ""
 
 
+class StudySearch(Closed):
+    """The budget of each searched row: configurations drawn at random, each with each of the seeds.
+
+    Attributes:
+        seeds: none on which the study judges.
+        samples: configurations of a row.
+    """
+
+    seeds: Seeds
+    samples: int = Field(ge=1)
+
+
 class Paper(Closed):
     """Which part of a comparison goes into a paper, and how.
 
@@ -282,17 +301,24 @@ class Study(Closed):
     baseline: str | None = None
     baselines: dict[str, str] = {}
     claims: list[Claim] = []
+    search: StudySearch | None = None
     controls: Literal["labels", "all", "none"] = "labels"
     paper: Paper | None = None
     published: list[Published] = []
     quick: Quick | None = None
     _source: str = PrivateAttr("")
     _changes: tuple[str, ...] = PrivateAttr(())
+    _found: tuple[str, ...] = PrivateAttr(())
 
     @property
     def changes(self) -> Sequence[str]:
         """What the command line changed of the study, as its title says it; empty: nothing."""
         return self._changes
+
+    @property
+    def found(self) -> Sequence[str]:
+        """What rows' searches found, a sentence each."""
+        return self._found
 
     @property
     def source(self) -> str:

@@ -97,7 +97,7 @@ def select_studies(
             raise RecipeError("--only and --without leave no row; expected at least one")
         if add_seeds is not None:
             selected = _changed(parts, overrides, more_seeds(selected, add_seeds), only, without)
-    return [with_controls(table, without) for table in selected]
+        return [with_controls(_with_found(table, overrides), without) for table in selected]
 
 
 def more_seeds(tables: Sequence[Study], count: int) -> list[int]:
@@ -131,6 +131,14 @@ def _changed(
     """The tables as the command line changes them, without those that have no row left."""
     changed = [change_study(table, overrides, seeds, only=only, without=without) for table in tables]
     return [table for table in changed if table.runs]
+
+
+def _with_found(table: Study, overrides: Sequence[str]) -> Study:
+    if table.search is None:
+        return table
+    from rayfed_kd.comparison.searching import with_found
+
+    return with_found(table, overrides)
 
 
 def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: Sequence[int]) -> Study:

@@ -156,9 +156,7 @@ class SearchFolder:
                 f"{self.path} holds a search already: --resume goes on, or give another --folder"
             )
         if resume:
-            difference = settings.difference(_read_settings(file))
-            if difference:
-                raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
+            self.check(settings)
         with files.locked_folder(self.path, "--folder", "searching"):
             try:
                 for folder in (self.path, self.path / "figures"):
@@ -178,6 +176,15 @@ class SearchFolder:
                 if not resume and not self.records():
                     file.unlink(missing_ok=True)
                 raise
+
+    def check(self, settings: SearchSettings) -> None:
+        """Check that the folder holds this search.
+
+        Raises: RecipeError if it holds another one.
+        """
+        difference = settings.difference(_read_settings(self.path / SEARCH_FILE))
+        if difference:
+            raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
 
     def settings(self) -> SearchSettings:
         """The settings of the search in the folder.

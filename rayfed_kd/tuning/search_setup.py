@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rayfed_kd.errors import RecipeError, naming, optional_package
 from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
@@ -31,6 +32,7 @@ class Search:
         trials: how many.
         listed: the trials' coefficients where they are known beforehand, else empty.
         folder: where everything goes.
+        notes: of the recipe.
     """
 
     recipe: Recipe
@@ -40,11 +42,12 @@ class Search:
     trials: int
     listed: Sequence[Coefficients]
     folder: SearchFolder
+    notes: Sequence[str]
 
 
 def prepare_search(
     setting: Setting,
-    path: str | Path,
+    path: str | Path | Mapping[str, Any],
     accept: Callable[[Coefficients], None],
     *,
     samples: int | None = None,
@@ -52,12 +55,13 @@ def prepare_search(
     scheduler: SchedulerName = "asha",
     metric: str | None = None,
     folder: str | Path,
+    seeds: Sequence[int] = (),
 ) -> Search:
     """Check what a command line asks for, and make the search of it.
 
     Args:
         setting: what the recipe was made into.
-        path: a space's YAML file; rayfed_kd/tuning/space.py shows one.
+        path: a space's YAML file, or what it holds; rayfed_kd/tuning/space.py shows one.
         accept: raises RecipeError if the recipe cannot be run with the coefficients.
         samples: number of trials; None: the space's, else 10. Grid search takes none: it runs every
             combination.
@@ -65,6 +69,8 @@ def prepare_search(
         scheduler: asha stops trials that are behind, fifo lets every trial end.
         metric: METRIC or METRIC/MODEL; None: the space's, else the recipe's headline.
         folder: where everything goes.
+        seeds: a trial of each configuration with each of these, one after another, of all searches but
+            Optuna's; empty: with the recipe's.
 
     Raises:
         RecipeError: the space, the metric, the number of trials or a trial's coefficients are bad; or Optuna
@@ -96,12 +102,17 @@ def prepare_search(
         except RecipeError as error:
             message = f"trial {number}, {dict(coefficients)}: {error.message}"
             raise RecipeError(message, error.path, error.hint, space.source) from None
+    if seeds:
+        listed = [{**drawn, "seed": seed} for drawn in listed for seed in seeds]
+        space, trials = space.with_seeds(seeds), len(listed)
+        for seed in seeds:
+            accept({"seed": seed})
     if fault := path_fault(str(folder)):
         raise RecipeError(f"--folder: {fault}")
     place = SearchFolder(Path(folder).expanduser().resolve())
     dump, inputs = recipe.model_dump(), fingerprints(recipe, setting)
     settings = SearchSettings(dump, space.entries, str(judged), search, scheduler, inputs)
-    return Search(recipe, space, judged, settings, trials, listed, place)
+    return Search(recipe, space, judged, settings, trials, listed, place, setting.notes)
 
 
 def _number_of_trials(option: int | None, space: Space) -> int:

@@ -17,7 +17,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,12 @@ class Space:
         for combination in itertools.product(*values_by_key):
             yield dict(zip(self.distributions, combination, strict=True))
 
+    def with_seeds(self, seeds: Sequence[int]) -> Space:
+        """The same space, and the recipe's seed as a choice of these."""
+        distributions = {**self.distributions, "seed": Distribution("choice", tuple(seeds))}
+        entries = {**self.entries, "seed": {"choice": list(seeds)}}
+        return replace(self, distributions=distributions, entries=entries)
+
     def check(self, accept: Callable[[Coefficients], None]) -> None:
         """Check the extreme values of every key, each by itself.
 
@@ -162,25 +168,27 @@ def coefficient_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def read_space(path: str | Path) -> Space:
+def read_space(path: str | Path | Mapping[str, Any]) -> Space:
     """Read a space file. Whether its keys go with a recipe is not known here: see `Space.check`.
 
     Args:
-        path: a YAML file, or the name of a space that comes with the package.
+        path: a YAML file, the name of a space that comes with the package, or what such a file holds.
 
     Raises:
         RecipeError: there is no such file, or it is no space file; the message names the file.
     """
+    if isinstance(path, Mapping):
+        return parse_space(path, None)
     with naming(path):
         return parse_space(read_yaml(path, "space"), str(path))
 
 
-def parse_space(content: Any, source: str) -> Space:
+def parse_space(content: Any, source: str | None) -> Space:
     """The space that a file's content describes.
 
     Args:
         content: the YAML document.
-        source: the file's name.
+        source: the file's name; None if there is none.
 
     Raises:
         RecipeError: it is no space; the message does not name the file.

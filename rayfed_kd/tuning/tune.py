@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -79,16 +80,32 @@ def tune(
         metric=metric,
         folder=folder or f"runs/tune-{file_name(name)}",
     )
-    # Before the folder is claimed: without Ray Tune there is to be no search in it.
-    with optional_package("tune: Ray Tune", "tune"):
-        import rayfed_kd.tuning.ray_tune  # noqa: F401
-    with prepared_search.folder.claimed(prepared_search.settings, resume=resume):
-        for note in prepared.setting.notes:
-            tell(f"note: {note}")
-        _search_on_ray(prepared_search, concurrent, address, tell, work, on_event)
+    options = {"concurrent": concurrent, "address": address, "work": work, "on_event": on_event}
+    with running(prepared_search, tell, resume=resume, **options):
         from rayfed_kd.tuning.search_result import result_of_search
 
         return result_of_search(prepared_search)
+
+
+@contextmanager
+def running(search: Search, tell: Tell, *, resume: bool, **options: Any) -> Iterator[None]:
+    """Run the trials of a search that passed every check; its folder is claimed until the block ends.
+
+    Args:
+        search: the search.
+        tell, resume: as in `tune`.
+        options: `concurrent`, `address`, `work` and `on_event` of `tune`.
+
+    Raises: as `tune`.
+    """
+    # Before the folder is claimed: without Ray Tune there is to be no search in it.
+    with optional_package("tune: Ray Tune", "tune"):
+        import rayfed_kd.tuning.ray_tune  # noqa: F401
+    with search.folder.claimed(search.settings, resume=resume):
+        for note in search.notes:
+            tell(f"note: {note}")
+        _search_on_ray(search, tell, **options)
+        yield
 
 
 def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
@@ -123,11 +140,12 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
 
 def _search_on_ray(
     search: Search,
+    tell: Tell,
+    *,
     concurrent: int | None,
     address: str | None,
-    tell: Tell,
-    work: Work | None,
-    on_event: OnEvent | None,
+    work: Work | None = None,
+    on_event: OnEvent | None = None,
 ) -> None:
     from rayfed_kd.cluster.ray_backend.machines import ray_nodes
     from rayfed_kd.cluster.ray_backend.resources import divided

@@ -1,0 +1,144 @@
+"""Studies whose rows are searched first: all with the same budget, on seeds on which nothing is judged.
+
+A row's trials lie in the study's folder, in search/LABEL. The row gets the coefficients of the configuration
+with the largest mean over the search's seeds, of each trial's mean of the last evaluations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rayfed_kd.comparison.planning import plan_runs
+from rayfed_kd.comparison.studies import Study
+from rayfed_kd.errors import RecipeError, RunError, in_words
+from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.experiment.result import Tell
+from rayfed_kd.files import file_name
+from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
+from rayfed_kd.tuning.search_setup import Search, prepare_search
+from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, coefficient_text
+from rayfed_kd.tuning.tune import accept_coefficients, running
+
+
+@dataclass(frozen=True)
+class RowSearch:
+    """A row's search, which passed every check.
+
+    Attributes:
+        label: the row's.
+        search: its trials are each configuration with each of the seeds, one after another.
+        seeds: of the trials.
+    """
+
+    label: str
+    search: Search
+    seeds: Sequence[int]
+
+    @property
+    def trials_left(self) -> int:
+        """How many trials are not over."""
+        records = self.search.folder.records()[: self.search.trials]
+        return self.search.trials - sum(record.over for record in records)
+
+    def run(self, tell: Tell, **options: Any) -> None:
+        """Run the trials that are left, on Ray; `rayfed_kd.tuning.tune.running` has the options."""
+        folder = self.search.folder
+        tell(f"{self.label} is searched in {folder.path}")
+        with running(self.search, tell, resume=_is_begun(folder), **options):
+            pass
+
+    def found(self, last: int) -> tuple[Coefficients, float]:
+        """The coefficients of the best configuration, the first of equals, and its mean value.
+
+        Args:
+            last: how many evaluations of a trial count.
+
+        Raises: RunError if no configuration has a value with every seed.
+        """
+        folder, size, means = self.search.folder, len(self.seeds), dict[int, float]()
+        trials = folder.records()
+        for first in range(0, self.search.trials, size):
+            ended = [trial for trial in trials[first : first + size] if trial.status == "finished"]
+            if len(ended) == size:
+                values = [folder.values(trial.number, self.search.metric)[-last:] for trial in ended]
+                means[first] = fmean(fmean(value for _, value in points) for points in values)
+        if not means:
+            raise RunError(f"{self.label}: no configuration of its search has a value with every seed")
+        best = max(means, key=means.__getitem__)
+        return {key: value for key, value in trials[best].coefficients.items() if key != "seed"}, means[best]
+
+
+def with_found(study: Study, overrides: Sequence[str]) -> Study:
+    """The study whose rows have what their searches found; a row whose search is not over stays as it is.
+
+    Args:
+        study: one table's study, with the command line's changes.
+        overrides: these changes.
+
+    Raises:
+        RecipeError: a row cannot be searched, its folder holds another search, the search's seeds are judged
+            on, or a change is of a key that a row searches.
+        RunError: a search is over, and none of its configurations has a value with every seed.
+    """
+    changes, sentences = dict[str, list[str]](), list[str]()
+    for row in row_searches(study):
+        _refuse_searched(row, overrides)
+        if row.trials_left:
+            continue
+        coefficients, value = row.found(study.last)
+        changes[row.label] = coefficient_overrides(coefficients)
+        told = ", ".join(f"{key} {coefficient_text(number)}" for key, number in coefficients.items())
+        metric, configurations = row.search.metric, row.search.trials // len(row.seeds)
+        sentences.append(
+            f"{row.label} has {told}: the best of {configurations} configurations, {metric.told(value)} "
+            f"{metric} with the seeds {in_words(map(str, row.seeds))}"
+        )
+    changed = study.model_copy(update={"runs": study.runs_with("search", changes)})
+    changed._found = tuple(sentences)
+    return changed
+
+
+def row_searches(study: Study) -> Iterator[RowSearch]:
+    """Each searched row's search.
+
+    Raises: RecipeError as `with_found`.
+    """
+    assert study.search is not None
+    seeds = study.search.seeds
+    if both := {*seeds} & {*study.seeds}:
+        raise RecipeError(f"search.seeds: {min(both)} is judged on, too; expected none of {study.seeds}")
+    for run in study.runs:
+        if run.search is None:
+            continue
+        (planned,) = plan_runs(study.model_copy(update={"runs": [run], "seeds": seeds[:1]}))
+        with planned.naming():
+            prepared = prepare(planned.source, planned.overrides)
+            search = prepare_search(
+                prepared.setting,
+                run.search,
+                partial(accept_coefficients, prepared),
+                samples=study.search.samples,
+                scheduler="fifo",
+                folder=Path(study.folder) / "search" / file_name(run.label),
+                seeds=seeds,
+            )
+            if _is_begun(search.folder):
+                search.folder.check(search.settings)
+        yield RowSearch(run.label, search, seeds)
+
+
+def _is_begun(folder: SearchFolder) -> bool:
+    return (folder.path / SEARCH_FILE).is_file()
+
+
+def _refuse_searched(row: RowSearch, overrides: Sequence[str]) -> None:
+    for key in row.search.space.distributions:
+        for override in overrides:
+            changed = override.partition("=")[0]
+            if f"{key}.".startswith(f"{changed}.") or f"{changed}.".startswith(f"{key}."):
+                raise RecipeError(f"{override}: the row {row.label} searches {key}; expected another key")
