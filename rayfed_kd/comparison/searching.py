@@ -85,20 +85,21 @@ def with_found(study: Study, overrides: Sequence[str]) -> Study:
             on, or a change is of a key that a row searches.
         RunError: a search is over, and none of its configurations has a value with every seed.
     """
-    changes, sentences = dict[str, list[str]](), list[str]()
+    runs, sentences = {run.label: run for run in study.runs}, list[str]()
     for row in row_searches(study):
         _refuse_searched(row, overrides)
         if row.trials_left:
             continue
         coefficients, value = row.found(study.last)
-        changes[row.label] = coefficient_overrides(coefficients)
+        found = runs[row.label].with_overrides(coefficient_overrides(coefficients))
+        runs[row.label] = found.model_copy(update={"search": None})
         told = ", ".join(f"{key} {coefficient_text(number)}" for key, number in coefficients.items())
         metric, configurations = row.search.metric, row.search.trials // len(row.seeds)
         sentences.append(
             f"{row.label} has {told}: the best of {configurations} configurations, {metric.told(value)} "
             f"{metric} with the seeds {in_words(map(str, row.seeds))}"
         )
-    changed = study.model_copy(update={"runs": study.runs_with("search", changes)})
+    changed = study.model_copy(update={"runs": [runs[label] for label in study.labels]})
     changed._found = tuple(sentences)
     return changed
 

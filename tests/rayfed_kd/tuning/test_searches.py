@@ -355,7 +355,7 @@ def test_own_metric_has_its_own_unit_and_a_trial_without_a_value_is_the_last_tha
 
 @pytest.mark.pictures
 def test_tune_writes_pictures_and_hparams(found, tmp_path, monkeypatch):
-    monkeypatch.setattr("rayfed_kd.tuning.tune._search_on_ray", lambda *_: None)
+    monkeypatch.setattr("rayfed_kd.tuning.tune._search_on_ray", lambda *_, **options: None)
     monkeypatch.setattr("rayfed_kd.tuning.search_result._trial_results", lambda folder, metric: found.rows)
     result = rayfed_kd.tune(RECIPE, space_file(tmp_path), folder=found.folder, samples=5)
     assert {path.name for path in result.files} == {"trials.parquet", "best.yaml", "coefficients.png"}
