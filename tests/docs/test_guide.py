@@ -91,8 +91,9 @@ def test_python_of_the_reference_runs(tmp_path, monkeypatch):
 
 
 def test_the_space_that_is_told_is_one():
-    (shown,) = code_blocks(PAGES["guide/tuning.md"], "yaml")
-    assert parse_space(yaml.safe_load(shown), "tuning.md")
+    space, study = map(yaml.safe_load, code_blocks(PAGES["guide/tuning.md"], "yaml"))
+    assert parse_space(space, "tuning.md")
+    assert Study.model_validate(study).search.samples == 6
 
 
 def test_the_frame_of_a_recipe_is_whole_and_loads():
