@@ -6,11 +6,6 @@ from rayfed_kd.models.vectors import weighted_mean
 from rayfed_kd.protocol import ClientContext, ClientData
 
 
-def server_context(setting, round_index=1):
-    """What the server's part of a round may read."""
-    return setting.server_context(round_index)
-
-
 def client_context(setting, facts):
     """What a client's step may read, by its `DispatchFacts`."""
     recipe, client = setting.recipe, facts.client
