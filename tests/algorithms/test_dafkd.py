@@ -301,10 +301,7 @@ def test_logged_and_drawn(tmp_path):
     [
         (["method.generated=features", "method.sharing=false"], "generated: features are the shared trunk's"),
         (["method.generator.name=fedcg_feature"], "fedcg_feature makes maps of 16x5x5"),
-        (
-            ["method.generator={name: dafl_image}"],
-            "dafl_image takes noise alone, this method",
-        ),
+        (["method.generator={name: dafl_image}"], "dafl_image takes noise alone, this method"),
         (["method.generated=features", "method.generator.name=conditional_image"], "takes images"),
     ],
 )

@@ -327,10 +327,7 @@ def test_bytes_of_a_round_are_two_models_a_client_and_no_prediction(run_small):
     ("override", "message"),
     [
         ("method={name: feddf, start: last, steps: 0}", "start: last without steps never learns"),
-        (
-            "method.validation={}",
-            "labels = false: feddf needs the labels of public samples with these",
-        ),
+        ("method.validation={}", "labels = false: feddf needs the labels of public samples with these"),
         ("client_models={models: [{name: mlp}]}", "feddf combines its clients' weights"),
     ],
 )
