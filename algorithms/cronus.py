@@ -29,15 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import (
-    ClientContext,
-    Cohort,
-    Message,
-    Method,
-    Replies,
-    Reply,
-    ServerContext,
-)
+from rayfed_kd.protocol import ClientContext, Cohort, Message, Method, Replies, Reply, ServerContext
 from rayfed_kd.toolbox.local_training import public_logits, train_on_labels
 from rayfed_kd.toolbox.optimizers import Optimizer
 from rayfed_kd.toolbox.own_models import OwnModels

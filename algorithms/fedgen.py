@@ -42,12 +42,7 @@ from rayfed_kd.protocol import (
     ServerContext,
 )
 from rayfed_kd.toolbox.averaging import AveragingOptions, SharedModel, new_model
-from rayfed_kd.toolbox.by_class.means import (
-    ClassWeights,
-    class_shares,
-    drawn_labels,
-    weighted_by_class,
-)
+from rayfed_kd.toolbox.by_class.means import ClassWeights, class_shares, drawn_labels, weighted_by_class
 from rayfed_kd.toolbox.ensembles import Ensemble, classify
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise, uniform_labels
 from rayfed_kd.toolbox.local_training import Loss, Models, Tensors, train_batches, train_on_labels

@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rayfed_kd.protocol import (
-    ClientContext,
-    Message,
-    OneExchange,
-    Replies,
-    Reply,
-    ServerContext,
-)
+from rayfed_kd.protocol import ClientContext, Message, OneExchange, Replies, Reply, ServerContext
 from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.own_models import OwnModels
 

@@ -31,15 +31,7 @@ from rayfed_kd.cluster.engine.exchanged import (
 )
 from rayfed_kd.cluster.engine.gpu_use import GpuWatch
 from rayfed_kd.data.transfers import Transfers
-from rayfed_kd.protocol import (
-    Array,
-    ClientContext,
-    ClientData,
-    DispatchFacts,
-    Handle,
-    Message,
-    to_array,
-)
+from rayfed_kd.protocol import Array, ClientContext, ClientData, DispatchFacts, Handle, Message, to_array
 from rayfed_kd.protocol.crossing import check_package
 from rayfed_kd.protocol.state_packing import check_storable, copied
 from rayfed_kd.protocol.state_unpacking import unpack

@@ -12,12 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
-from rayfed_kd.cluster.engine.calls import (
-    EvaluationCall,
-    NewProcessError,
-    PersonalCall,
-    StepResult,
-)
+from rayfed_kd.cluster.engine.calls import EvaluationCall, NewProcessError, PersonalCall, StepResult
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
 from rayfed_kd.cluster.ray_backend.dispatch.host_calls import LOST, call_host, cause_of_loss, explained, named
 from rayfed_kd.cluster.ray_backend.dispatch.job_queue import JobQueue

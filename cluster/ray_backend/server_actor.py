@@ -35,14 +35,17 @@ class Meters:
 
     Args:
         run: the run's name, the tag of all its meters.
+
+    Attributes:
+        in_flight: shows how many calls the client actors have now.
     """
 
     def __init__(self, run: str) -> None:
         tags = {RUN: run}
         self._rounds = Counter("rayfed_kd_rounds", "Rounds that ended.", (RUN,))
         self._bytes = Counter("rayfed_kd_bytes", "Bytes of messages, by direction.", (RUN, "direction"))
-        self._in_flight = Gauge("rayfed_kd_calls_in_flight", "Calls that client actors have.", (RUN,))
-        for meter in (self._rounds, self._bytes, self._in_flight):
+        self.in_flight = Gauge("rayfed_kd_calls_in_flight", "Calls that client actors have.", (RUN,))
+        for meter in (self._rounds, self._bytes, self.in_flight):
             meter.set_default_tags(tags)
 
     def round(self, event: Mapping[str, Any]) -> None:
@@ -55,10 +58,6 @@ class Meters:
         for direction in ("up", "down"):
             if event[f"bytes_{direction}"]:  # a counter takes no zero
                 self._bytes.inc(event[f"bytes_{direction}"], {"direction": direction})
-
-    def in_flight(self, calls: int) -> None:
-        """Show how many calls the client actors have now."""
-        self._in_flight.set(calls)
 
 
 WAIT_S, LOOK_S = 5.0, 0.02  # most seconds that a question for news waits; between two looks
@@ -116,7 +115,7 @@ class ServerActor:
             loop,
             faults=recipe.faults,
             architectures=setting.models_by_client,
-            on_load=meters.in_flight,
+            on_load=meters.in_flight.set,
             tell=self._lines.append,
         )
         # In a thread: the event loop must stay free for references, of which resuming needs some, too.

@@ -229,14 +229,12 @@ def run_together(
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]
         try:
-            done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+            wait(waiting, return_when=FIRST_EXCEPTION)
         except KeyboardInterrupt:
             stop.set()
-            for future in waiting:
-                future.cancel()
             raise
-        for future in waiting:
-            if future not in done:
+        finally:
+            for future in waiting:  # of those that run or have ended it stops none
                 future.cancel()
     for future in waiting:
         if not future.cancelled():

@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
-from rayfed_kd.cluster.server.stored.loading import FORMAT, checkpoint_fault, load_snapshot
+from rayfed_kd.cluster.server.stored.loading import FORMAT, PLAIN, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
 from rayfed_kd.files import (
     atomic_write,
@@ -106,16 +106,10 @@ class Checkpointer:
         log = changes.log.flush()
         tree = {
             "format": FORMAT,
-            "round": snapshot.round,
-            "wall_s": snapshot.wall_s,
+            **{name: getattr(snapshot, name) for name in PLAIN},
             "server": [server.structure, names],
             "log": None if log is None else log["name"],
             "base": changes.base,
-            "now": snapshot.now,
-            "draws": snapshot.draws,
-            "dispatches": snapshot.dispatches,
-            "privacy": snapshot.privacy,
-            "asked_rounds": snapshot.asked_rounds,
             "under_way": under_way,
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"

@@ -145,8 +145,5 @@ def _gpu_columns(facts: Sequence[StepFacts]) -> dict[str, float | int | None]:
         "gpu_mb": uses[-1][1].memory_mb,
         "gpu_peak_mb": max((use.peak_mb for _, use in uses if use.peak_mb is not None), default=None),
         "gpu_busy": sum(seconds * share for seconds, share in busy) / busy_s if busy_s else None,
-        "gpu_copies_in": copied.copies_in,
-        "gpu_bytes_in": copied.bytes_in,
-        "gpu_copies_out": copied.copies_out,
-        "gpu_bytes_out": copied.bytes_out,
+        **{f"gpu_{name}": count for name, count in copied._asdict().items()},
     }

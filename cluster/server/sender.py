@@ -112,25 +112,20 @@ class ObservedClients:
     The states after these steps are discarded, no bytes are counted, and no simulated time passes.
 
     Args:
-        clients: ids, ascending.
+        clients: ids, ascending; they are an attribute, too.
         round_index: the round that has just ended.
         run: the run's state.
     """
 
     def __init__(self, clients: Sequence[int], round_index: int, run: RunState) -> None:
-        self._clients = list(clients)
+        self.clients: Sequence[int] = list(clients)
         # A cohort's traffic goes into the tables. That of observations is never read.
         self._traffic = Traffic()
         self._sender = Sender(round_index, run, self._traffic)
 
-    @property
-    def clients(self) -> Sequence[int]:
-        """The clients' ids, ascending."""
-        return self._clients
-
     def broadcast(self, step: Step, message: Message) -> Replies:
         """Send one message, published once, to all clients; the replies come in client order."""
-        return self.scatter(step, dict.fromkeys(self._clients, message))
+        return self.scatter(step, dict.fromkeys(self.clients, message))
 
     def scatter(self, step: Step, messages: Mapping[int, Message], later: Later = None) -> Replies:
         """Send each of the named clients, and nobody later, its own message; replies come in client order."""
@@ -148,7 +143,7 @@ class ObservedClients:
     ) -> EngineQuestions:
         """Start `step` on all clients; see `EngineCohort.questions`. Nothing is counted."""
         published = self._sender.publish(message)
-        started = {client: self._sender.observe(client, step, published) for client in self._clients}
+        started = {client: self._sender.observe(client, step, published) for client in self.clients}
         # Observations are for people: answers are neither attacked nor encoded nor counted.
         return EngineQuestions(
             started, (answer, question), self._traffic, lambda *counted: None, drop=False, wire=UNCODED

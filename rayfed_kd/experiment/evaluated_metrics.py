@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.judging import choose_metric
-from rayfed_kd.protocol import Completing, Evaluable, Personal, ServerContext
+from rayfed_kd.protocol import Completing, Evaluable, Personal
 from rayfed_kd.results.scores import is_score, score_name
 from rayfed_kd.setting.metrics import make_metrics
 from rayfed_kd.setting.setting import Setting
@@ -39,9 +39,7 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
         headline of a shared model is the official test where there is one, else AMP; that of clients' own
         models is UA.
     """
-    facts, seed = setting.server_facts(0), setting.recipe.seed
-    context = ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
-    models = setting.method.evaluated(setting.method.init_server(context))
+    models = setting.method.evaluated(setting.method.init_server(setting.server_context()))
     shared = ["server_accuracy"] if setting.dataset.test is not None else []
     shared += ["amp", "ua", "wlp"] if len(setting.tested.indices) > 0 else []
     return {

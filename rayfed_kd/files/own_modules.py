@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 
-INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that have a version
-
 
 def own_files(modules: Iterable[str]) -> dict[str, Path]:
     """The files of those of these modules that are the user's own, and of all such that they import.
@@ -37,7 +35,8 @@ def own_file(module: str) -> Path | None:
         except Exception:  # of a text that is no module's name, or of a package's: who imports it says so
             return None
         file = None if spec is None or spec.origin is None else Path(spec.origin)
-        if file is not None and INSTALLED.intersection(file.parts):
+        # Folders of packages that have a version.
+        if file is not None and {"site-packages", "dist-packages"}.intersection(file.parts):
             return None
     return file if file is not None and file.suffix == ".py" else None
 

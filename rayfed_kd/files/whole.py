@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -277,12 +277,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
+def read_parquet(path: Path) -> Any:
     """The table in a Parquet file that this project wrote.
-
-    Args:
-        path: the file.
-        columns: the columns to read; None: all.
 
     Returns: a pyarrow.Table.
 
@@ -294,7 +290,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path, columns=columns)
+        return pq.read_table(path)
     # An OSError as well, but no damage: `read_table` then lists the folder again.
     except FileNotFoundError:
         raise

@@ -12,9 +12,6 @@ from rayfed_kd.models.base import Classifier, fully_connected, pooled_relu
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape, image_shape
 
-# Below this, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
-UNPADDED = 32
-
 
 @model_builder
 def lenet5(shape: Shape, classes: int) -> Classifier:
@@ -24,7 +21,8 @@ def lenet5(shape: Shape, classes: int) -> Classifier:
     2 in the first convolution; where the second would see fewer than 6 pixels, it is padded, too.
     """
     images = image_shape(shape, "lenet5", 4)
-    first = 0 if min(images[1:]) >= UNPADDED else 2
+    # Below 32, 28x28 and digits' 8x8 among them, the first convolution pads by 2 and keeps the size.
+    first = 0 if min(images[1:]) >= 32 else 2
     # 12 pixels are pooled to 6; the convolution leaves 2 of them, and the second pooling 1.
     second = 0 if min(images[1:]) + 2 * first - 4 >= 12 else 2
     body = nn.Sequential(*_two_convolutions(images, (6, 16), (first, second), (120, 84)))

@@ -22,8 +22,6 @@ from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision, unusable
 
-WITH_AUXILIARY = ("googlenet", "inception_v3")
-
 
 def __getattr__(name: str) -> Callable[..., nn.Module]:
     """The builder of a model of torchvision's.
@@ -71,7 +69,7 @@ def _builder(name: str) -> Callable[..., nn.Module]:
         if len(shape) != 3:
             raise RecipeError(f"torchvision:{name} takes images (channels, height, width), not {shape}")
         further: dict[str, Any] = (
-            {"aux_logits": False, "init_weights": True} if name in WITH_AUXILIARY else {}
+            {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
         )
         if name.startswith("vit_"):
             further["image_size"] = shape[1]  # positions are learned for one size

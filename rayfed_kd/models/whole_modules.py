@@ -201,10 +201,6 @@ def features_of(module: nn.Module, inputs: Tensor) -> Tensor:
     """
     if isinstance(module, Classifier):
         return module.features(inputs)
-    return _hooked_features(module, inputs)
-
-
-def _hooked_features(module: nn.Module, inputs: Tensor) -> Tensor:
     inside: list[Tensor] = []
     with head_of(module).register_forward_pre_hook(lambda _, arguments: inside.append(arguments[0])):
         module(inputs)

@@ -268,13 +268,7 @@ class ServerContext(Context):
         client_architectures: the same, each architecture once.
     """
 
-    def __init__(
-        self,
-        module_pool: ModulePool,
-        data: DeviceData,
-        facts: ServerFacts,
-        seed: int,
-    ) -> None:
+    def __init__(self, module_pool: ModulePool, data: DeviceData, facts: ServerFacts, seed: int) -> None:
         super().__init__(module_pool, data, seed, ("server", facts.round))
         self.round, self.sizes, self.local = facts.round, facts.sizes, facts.local
         self._rounds, self.asked_rounds = facts.rounds, False

@@ -142,12 +142,16 @@ class Bound:
 
 
 def in_modules(package: str, **names: str) -> dict[str, str]:
-    """Registered name -> location, of objects that have these names in modules of a package.
+    """Registered name -> location, of objects in modules of a package.
 
     Args:
-        names: module -> its names, with blanks between.
+        names: module -> its names, with blanks between; NAME:Object where the object is called otherwise.
     """
-    return {name: f"{package}.{module}:{name}" for module, text in names.items() for name in text.split()}
+    found = {}
+    for module, text in names.items():
+        for name, _, called in (word.partition(":") for word in text.split()):
+            found[name] = f"{package}.{module}:{called or name}"
+    return found
 
 
 class Registry(dict[str, str]):

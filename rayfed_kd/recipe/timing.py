@@ -6,27 +6,23 @@ model of its options, when a recipe names it.
 
 from __future__ import annotations
 
-from rayfed_kd.recipe.registry import Registry
+from rayfed_kd.recipe.registry import Registry, in_modules
 from rayfed_kd.recipe.schema import Recipe
 
 SCHEDULES = Registry(
-    {
-        "sync": "rayfed_kd.timing.schedule:Synchronous",
-        "quorum": "rayfed_kd.timing.schedules:Quorum",
-        "buffered": "rayfed_kd.timing.schedules:Buffered",
-        "fedbuff": "rayfed_kd.timing.schedules:FedBuff",
-        "fedasync": "rayfed_kd.timing.schedules:FedAsync",
-    },
+    in_modules(
+        "rayfed_kd.timing",
+        schedule="sync:Synchronous",
+        schedules="quorum:Quorum buffered:Buffered fedbuff:FedBuff fedasync:FedAsync",
+    ),
     "rayfed_kd.timing:Schedule",
 )
 CLOCKS = Registry(
-    {
-        "none": "rayfed_kd.timing.clock:NoClock",
-        "constant": "rayfed_kd.timing.clocks:ConstantClock",
-        "lognormal": "rayfed_kd.timing.clocks:LogNormalClock",
-        "trace": "rayfed_kd.timing.clocks:TraceClock",
-        "real": "rayfed_kd.timing.clock:RealClock",
-    },
+    in_modules(
+        "rayfed_kd.timing",
+        clock="none:NoClock real:RealClock",
+        clocks="constant:ConstantClock lognormal:LogNormalClock trace:TraceClock",
+    ),
     "rayfed_kd.timing:Clock",
 )
 

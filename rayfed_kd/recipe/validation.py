@@ -78,7 +78,8 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
 
 
 def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:
-    known = _keys_at(model, steps[:-1])
+    owner, _ = _field_at(model, steps[:-1])
+    known = list(owner.model_fields) if owner else []
     beside = where.beside if len(steps) == 1 else ()
     near = nearest(steps[-1], [*known, *beside])
     parent = where.path(steps[:-1])
@@ -162,11 +163,6 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
-
-
-def _keys_at(model: type[BaseModel], steps: Sequence[str]) -> list[str]:
-    owner, _ = _field_at(model, steps)
-    return list(owner.model_fields) if owner else []
 
 
 def _description(model: type[BaseModel], steps: Sequence[str]) -> str | None:

@@ -25,8 +25,6 @@ from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.timing import Schedule
 from rayfed_kd.timing.reading import replies_of
 
-ATTACKED = ("weights", "logits")
-
 
 @dataclass(frozen=True)
 class Honest:
@@ -114,7 +112,7 @@ def attacked_parts(attack: AttackRecipe, up: Declaration, method: str) -> tuple[
     Raises: RecipeError if the method sends no such part, or none at all that can be.
     """
     aligned = {name: kind for name, kind in kinds(up).items() if not isinstance(up[name], Unaligned)}
-    possible = tuple(name for name, kind in aligned.items() if kind in ATTACKED)
+    possible = tuple(name for name, kind in aligned.items() if kind in ("weights", "logits"))
     if not possible:
         raise RecipeError(
             f"attack: {method} sends neither weights nor logits that mean the same at every client, so that "

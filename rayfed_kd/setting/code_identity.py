@@ -21,7 +21,6 @@ from rayfed_kd.files.own_modules import own_file, own_files
 from rayfed_kd.recipe.schema import Recipe
 
 ROOT = Path(__file__).parents[1]
-VERSIONS = ("torch", "numpy", "ray")
 
 
 @cache
@@ -29,7 +28,7 @@ def identity() -> Mapping[str, str]:
     """This process's identity: name -> version or hash. Cached, as the sources are read for it."""
     return {
         "Python": platform.python_version(),
-        **{name: package_version(name) or "not installed" for name in VERSIONS},
+        **{name: package_version(name) or "not installed" for name in ("torch", "numpy", "ray")},
         "rayfed-kd's source": source_hash(),
     }
 

@@ -131,11 +131,8 @@ class Setting:
     @cached_property
     def method_note(self) -> str:
         """What `Method.check` wants the user to know. Raises: RecipeError if it refuses the setting."""
-        context = ServerContext(
-            self.module_pool(), self.device_data(), self.server_facts(0), self.recipe.seed
-        )
         with blaming(f"method.name: check of {self.recipe.method.name}"):
-            return str(self.method.check(context) or "")
+            return str(self.method.check(self.server_context()) or "")
 
     @property
     def _unreached(self) -> str:
@@ -244,6 +241,11 @@ class Setting:
         rounds, local = self.recipe.rounds, self.recipe.local.in_round(round_index, self.recipe.rounds)
         sizes = tuple(known_sizes(self.recipe, self.partition.sizes.tolist()))
         return ServerFacts(round_index, rounds, sizes, local, self.models_by_client)
+
+    def server_context(self, round_index: int = 0) -> ServerContext:
+        """What the server's part of a round may read, on the CPU, with modules of its own."""
+        facts = self.server_facts(round_index)
+        return ServerContext(self.module_pool(), self.device_data(), facts, self.recipe.seed)
 
     def check(self) -> None:
         """Builds every module once, tries its generators, and asks the method whether it can run.

@@ -44,7 +44,6 @@ SMALL: Mapping[str, Any] = {
     "sampling": {"fraction": 1.0},
     "rounds": 2,
 }
-_PUBLIC = {"fraction": 0.5}
 
 
 def check_method(
@@ -80,7 +79,7 @@ def check_method(
     small = load_recipe(sections)
     public = make_method(method_location(small), small.method).public
     if public != "none" and "public" not in sections["partition"]:
-        sections["partition"] = {**sections["partition"], "public": _PUBLIC}
+        sections["partition"] = {**sections["partition"], "public": {"fraction": 0.5}}
     with _undisturbed(), tempfile.TemporaryDirectory() as folder:
         setting = prepare(sections).setting
         _check_in_process(setting, Path(folder))

@@ -10,20 +10,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.recipe.registry import Registry
+from rayfed_kd.recipe.registry import Registry, in_modules
 from rayfed_kd.recipe.strict import Named
 from rayfed_kd.recipe.validation import validate
 
-STALENESS_RULES = Registry(
-    {
-        "constant": "rayfed_kd.timing.staleness:Constant",
-        "polynomial": "rayfed_kd.timing.staleness:Polynomial",
-        "hinge": "rayfed_kd.timing.staleness:Hinge",
-        "threshold": "rayfed_kd.timing.staleness:Threshold",
-        "exponential": "rayfed_kd.timing.staleness:Exponential",
-    },
-    "rayfed_kd.timing:StalenessRule",
-)
+RULES = "constant:Constant polynomial:Polynomial hinge:Hinge threshold:Threshold exponential:Exponential"
+STALENESS_RULES = Registry(in_modules("rayfed_kd.timing", staleness=RULES), "rayfed_kd.timing:StalenessRule")
 PATH = "schedule.staleness"
 
 

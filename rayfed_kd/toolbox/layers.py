@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from pydantic import Field
@@ -127,8 +128,8 @@ class Layers:
                 raise RecipeError("its vector does not hold its layers in their order", path="model.name")
             reached[kind] = layer
             (buffers if kind else parameters)[layer] += stop - start
-        self._parameters = _ends(parameters, 0)
-        self._buffers = _ends(buffers, model.num_parameters)
+        self._parameters = list(accumulate(parameters, initial=0))
+        self._buffers = list(accumulate(buffers, initial=model.num_parameters))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -211,13 +212,6 @@ def _cuts(model: FlatModule) -> tuple[int, ...]:
 def _stages(model: FlatModule) -> list[nn.Module]:
     assert isinstance(model.module, Classifier)
     return model.module.stages
-
-
-def _ends(counts: list[int], start: int) -> list[int]:
-    ends = [start]
-    for count in counts:
-        ends.append(ends[-1] + count)
-    return ends
 
 
 def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:

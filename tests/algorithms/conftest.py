@@ -42,6 +42,11 @@ class Bench:
         message = self.method.dispatch(server, self.server(round_index))
         return Replies([self._answer(client, message, round_index) for client in clients])
 
+    def first_exchange(self, *clients):
+        """The server's first state, and what the clients named answer to it."""
+        server = self.method.init_server(self.server())
+        return server, self.exchange(server, clients)
+
     def run(self):
         """All rounds, without a cluster: model name -> vector. Cohorts are clients 0, 1, ... in turn."""
         recipe = self.setting.recipe

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from contexts import server_context
 from runs import run_in_process, simulation_of
 from small_recipes import FEDGEMS_TABLE_4, MADE_UP, UNLABELLED
 from torch.nn import functional as F
@@ -139,7 +138,7 @@ def attacked(**options):
     """A first round in which client 3 answers with the honest mean plus ten: its labels; honest answers."""
     recipe = {**SMALL, "method": {"name": "cronus", **options}}
     run = simulation_of(recipe, "attack={name: paf, clients: [3], scale: 10.0}", "partition.clients=6")
-    ctx, method = server_context(run.setting, 1), run.setting.method
+    ctx, method = run.setting.server_context(1), run.setting.method
     run.begin()
     replies = EngineCohort(1, run.run_state).broadcast(method.predict, Message(seed=1))
     honest = torch.stack([r["probabilities"] for r in replies if r.client != 3])

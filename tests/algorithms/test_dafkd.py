@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from contexts import running_statistics, server_context
+from contexts import running_statistics
 from runs import run_in_process, simulation_of
 from small_recipes import FIVE_CLIENTS
 
@@ -45,7 +45,7 @@ def simulation(*overrides):
 def trained_cohort(*overrides):
     """A simulation, its first context, state, and the first cohort's replies."""
     sim = simulation(*overrides)
-    ctx, method = server_context(sim.setting, 1), sim.setting.method
+    ctx, method = sim.setting.server_context(1), sim.setting.method
     server = sim.begin().server
     replies = EngineCohort(1, sim.run_state).broadcast(method.client_update, method.dispatch(server, ctx))
     return sim, ctx, server, replies
@@ -103,7 +103,7 @@ def test_constant_discriminators_and_no_correlation_give_the_same_model():
     sim, ctx, server, replies = trained_cohort()
     first = sim.setting.method.absorb(server, constant(replies), ctx)
     other = simulation("method.correlation=false")
-    second = other.setting.method.absorb(server, replies, server_context(other.setting, 1))
+    second = other.setting.method.absorb(server, replies, other.setting.server_context(1))
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-4, atol=1e-5)
 
 
@@ -126,7 +126,7 @@ def test_importance_is_normalised_alike_in_both_protocols():
     alphas = []
     for protocol in ("upload", "local"):
         sim = simulation(f"method.protocol={protocol}")
-        server, ctx = sim.begin().server, server_context(sim.setting, 1)
+        server, ctx = sim.begin().server, sim.setting.server_context(1)
         cohort = EngineCohort(1, sim.run_state)
         alphas.append(sim.setting.method.run_round(server, cohort, ctx).alpha)
     torch.testing.assert_close(alphas[0].sum(1), torch.ones(len(alphas[0])))
@@ -301,10 +301,7 @@ def test_logged_and_drawn(tmp_path):
     [
         (["method.generated=features", "method.sharing=false"], "generated: features are the shared trunk's"),
         (["method.generator.name=fedcg_feature"], "fedcg_feature makes maps of 16x5x5"),
-        (
-            ["method.generator={name: dafl_image}"],
-            "dafl_image takes noise alone, this method",
-        ),
+        (["method.generator={name: dafl_image}"], "dafl_image takes noise alone, this method"),
         (["method.generated=features", "method.generator.name=conditional_image"], "takes images"),
     ],
 )

@@ -64,11 +64,9 @@ def test_buffers_are_plainly_averaged(made_replies):
 def test_velocity_covers_the_parameters_of_a_model_with_buffers(bench):
     """BatchNorm's running statistics lie behind the parameters and have no velocity."""
     table = bench({"name": "fedavgm"}, "model={name: bottleneck_resnet, width: 2}")
-    ctx = table.server()
-    server = table.method.init_server(ctx)
-    flat = ctx.model(server.weights)
+    server, replies = table.first_exchange(0, 1, 2)
+    flat = table.server().model(server.weights)
     assert 0 < flat.num_buffers == len(server.weights) - len(server.velocity)
-    replies = table.exchange(server, [0, 1, 2])
-    after = table.method.absorb(server, replies, ctx)
+    after = table.method.absorb(server, replies, table.server())
     mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
     assert torch.equal(after.weights[flat.num_parameters :], mean[flat.num_parameters :])

@@ -64,8 +64,7 @@ def test_balanced_client_trains_as_in_fedavg(bench, tmp_path):
         table = bench(method, *changes)
         counts = [table.client(client).label_counts().tolist() for client in (0, 1)]
         assert counts == [[6, 6], [8, 0]]
-        server = table.method.init_server(table.server())
-        found.append([reply["student"] for reply in table.exchange(server, [0, 1])])
+        found.append([reply["student"] for reply in table.first_exchange(0, 1)[1]])
     assert torch.equal(found[0][0], found[1][0])
     assert not torch.equal(found[0][1], found[1][1])
 
@@ -116,8 +115,7 @@ def test_disagreement_drives_the_images_to_where_both_models_differ(bench):
 def test_frozen_models_are_in_eval_mode(bench, lent):
     """Batch statistics would make a prediction depend on the other images, and move the running ones."""
     table = bench(METHOD, "model={name: bottleneck_resnet, width: 2}", "local.epochs=1")
-    server = table.method.init_server(table.server())
-    table.exchange(server, [0])
+    server, _ = table.first_exchange(0)
     lent.clear()
     kept = table.states[0]
     table.exchange(server, [0], 2)
@@ -165,7 +163,6 @@ def test_running_statistics_are_of_real_images_unless_they_are_to_follow(mode, m
     trained = []
     for one in (method, {"name": "fedavg"}):
         table = bench(one, *changes)
-        server = table.method.init_server(table.server())
-        vector = table.exchange(server, [0])[0]["student"]
+        vector = table.first_exchange(0)[1][0]["student"]
         trained.append(running_statistics(table.server().frozen_model(vector), vector))
     assert (not torch.allclose(*trained, rtol=1e-4, atol=1e-6)) == moved

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from runs import simulation_of, states_of
 from small_recipes import LAYERED
 from torch import nn
@@ -93,7 +93,7 @@ class Plain:
         model = copy.deepcopy(before)
         upper = self.part(model, 1, 6)
         optimiser = self.optimiser(upper)
-        stream = server_context(self.simulated.setting, number).stream(f"order of client {k}")
+        stream = self.simulated.setting.server_context(number).stream(f"order of client {k}")
         to = layer if self.mechanism == "mse" else 6
         for _ in range(2):
             for chosen in torch.split(torch.randperm(len(labels), generator=stream), 16):
@@ -226,7 +226,7 @@ def exchange(simulated, state, participation, method):
 def test_server_moves_neither_the_first_layer_nor_the_model_it_started_from():
     """Decay would move a first layer that merely had no gradient."""
     simulated = simulation("local.optimizer.weight_decay=0.1")
-    initial = server_context(simulated.setting, 1).initial_vector()
+    initial = simulated.setting.server_context(1).initial_vector()
     simulated.run()
     layers = Layers(FlatModule(simulated.setting.builders["model"]()))
     assert torch.equal(layers.first(simulated.servers[0], 1), layers.first(initial, 1))
@@ -240,7 +240,7 @@ def test_client_without_imitation_is_standalone_bit_for_bit(participation):
     """The same batches, two passes for two epochs."""
     simulated = simulation()
     setting, method = simulated.setting, FedD2S(Options(mechanism="none", passes=2))
-    state = server_context(simulated.setting, 0).initial_vector()
+    state = simulated.setting.server_context().initial_vector()
     contexts = [client_context(setting, DispatchFacts(0, 1, participation)) for _ in range(2)]
     contexts[1].local = contexts[1].local.model_copy(update={"epochs": 2})
     learned, _ = method.learn(state, Message(), contexts[0])
@@ -274,7 +274,7 @@ def test_passes_are_half_of_the_epochs_unless_given():
 
 def test_warm_up_trains_before_a_clients_first_exchange_only():
     simulated = simulation("method.warmup_epochs=2", "local.optimizer={name: sgd, lr: 0.1}")
-    method, initial = simulated.setting.method, server_context(simulated.setting, 0).initial_vector()
+    method, initial = simulated.setting.method, simulated.setting.server_context().initial_vector()
     setting = simulated.setting
     warmed, first = method.extract(initial, Message(), client_context(setting, DispatchFacts(0, 1, 1)))
     again, second = method.extract(warmed, Message(), client_context(setting, DispatchFacts(0, 2, 2)))

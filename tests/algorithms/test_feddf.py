@@ -87,16 +87,11 @@ def test_late_replies_teach_under_a_schedule_without_rounds(run_small):
     assert not np.array_equal(ours.models["global"], plain.models["global"])
 
 
-def replies_of(table, clients=(0, 1, 2)):
-    server = table.method.init_server(table.server())
-    return server, table.exchange(server, list(clients))
-
-
 @pytest.mark.parametrize("start", ["average", "last"])
 def test_step_is_gradient_descent_on_the_divergence_by_hand(start, bench):
     """One batch of all public samples: w - 0.1 grad sum_c q_c (log q_c - log s_c), q of the mean logits."""
     table = bench({**ONE_STEP, "start": start}, PUBLIC, "local.epochs=10")
-    _, replies = replies_of(table)
+    _, replies = table.first_exchange(0, 1, 2)
     moved = GlobalModel(table.server().initial_vector() * 0.9)
     after = table.method.absorb(moved, replies, table.server())
     again = table.server()
@@ -119,7 +114,7 @@ def test_gradient_is_clipped_at_its_norm(bench):
     for clip in (None, 0.005):
         sgd = {"name": "sgd", "lr": 1.0}
         table = bench({**ONE_STEP, "optimizer": sgd, "clip": clip}, PUBLIC, "local.epochs=10")
-        server, replies = replies_of(table)
+        server, replies = table.first_exchange(0, 1, 2)
         mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
         ends.append((table.method.absorb(server, replies, table.server()).weights - mean).double())
     assert ends[0].norm() > 0.01
@@ -137,7 +132,7 @@ def test_learning_rate_falls_along_a_cosine():
 def test_second_step_of_two_has_half_the_rate_on_a_cosine(bench):
     """SGD: the cosine's two steps are those of 0.1, then 0.05, which one more constant step at 0.05 shows."""
     table = bench({**ONE_STEP, "steps": 2, "schedule": "cosine"}, PUBLIC)
-    server, replies = replies_of(table)
+    server, replies = table.first_exchange(0, 1, 2)
     found = table.method.absorb(server, replies, table.server()).weights
     ctx = table.server()
     images = ctx.public.images(ctx.public.ids)
@@ -164,7 +159,7 @@ def test_teachers_that_agree_with_their_average_teach_nothing(bench, made_replie
 def test_steps_are_counted_in_batches_or_in_passes(amount, steps, bench):
     """100 samples in batches of 32: four a pass."""
     table = bench({"name": "feddf", "batch_size": 32, **amount}, PUBLIC)
-    server, replies = replies_of(table)
+    server, replies = table.first_exchange(0, 1, 2)
     ctx = table.server()
     table.method.absorb(server, replies, ctx)
     assert ctx.logged()["distillation"][1] == steps
@@ -172,7 +167,7 @@ def test_steps_are_counted_in_batches_or_in_passes(amount, steps, bench):
 
 def test_distillation_brings_the_average_to_what_its_clients_say_together(bench):
     table = bench({"name": "feddf", "epochs": 20, "batch_size": 32}, PUBLIC, "local.epochs=10")
-    server, replies = replies_of(table)
+    server, replies = table.first_exchange(0, 1, 2)
     after = table.method.absorb(server, replies, table.server()).weights
     mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
     ctx = table.server()
@@ -190,7 +185,7 @@ def test_the_public_samples_labels_are_not_looked_at(train):
 def test_clients_models_stay_as_they_came(bench):
     """Also BatchNorm's statistics: teachers are in eval mode; the student's own move."""
     table = bench({"name": "feddf", "epochs": 1}, PUBLIC, "model={name: bottleneck_resnet, width: 2}")
-    server, replies = replies_of(table, (0, 1))
+    server, replies = table.first_exchange(0, 1)
     before = [vector.clone() for vector in replies.vectors("student")]
     after = table.method.absorb(server, replies, table.server()).weights
     assert all(torch.equal(a, b) for a, b in zip(before, replies.vectors("student"), strict=True))
@@ -204,7 +199,7 @@ def test_start_is_uniform_or_robust_if_the_recipe_says_so(bench):
         tables = [bench({"name": name, **options, **more}, PUBLIC) for name, more in PAIR]
         ends = []
         for table in tables:
-            server, replies = replies_of(table)
+            server, replies = table.first_exchange(0, 1, 2)
             after = table.method.absorb(server, replies, table.server())
             ends.append(after.weights)
         assert torch.equal(*ends)
@@ -241,7 +236,7 @@ def test_dafkd_with_constant_discriminators_is_feddf_with_probabilities_on_its_s
 
     generator = {"width": 4, "latent": 8}
     theirs = bench({"name": "dafkd", "generator": generator, "correlation": False, "distill_batches": 2})
-    server, replies = replies_of(theirs)
+    server, replies = theirs.first_exchange(0, 1, 2)
     told = []
     monkeypatch.setattr(MixtureOptions, "teach", lambda self, s, predict, x, q, ctx: told.append((x, q)))
     theirs.method.absorb(server, replies, theirs.server())
@@ -287,7 +282,7 @@ def test_best_of_the_looks_is_taken_and_patience_ends(bench):
 def test_last_step_is_looked_at_whatever_the_distance(bench):
     """Released, fewer steps than the distance of two looks leave no best model and fail."""
     table = bench({**PLAIN, "steps": 3, "validation": {}}, LABELLED)
-    server, replies = replies_of(table)
+    server, replies = table.first_exchange(0, 1, 2)
     plain = bench({**PLAIN, "steps": 3}, LABELLED)
     after = table.method.absorb(server, replies, table.server()).weights
     assert not torch.equal(after, weighted_mean(replies.vectors("student"), replies.numbers("samples")))
@@ -332,10 +327,7 @@ def test_bytes_of_a_round_are_two_models_a_client_and_no_prediction(run_small):
     ("override", "message"),
     [
         ("method={name: feddf, start: last, steps: 0}", "start: last without steps never learns"),
-        (
-            "method.validation={}",
-            "labels = false: feddf needs the labels of public samples with these",
-        ),
+        ("method.validation={}", "labels = false: feddf needs the labels of public samples with these"),
         ("client_models={models: [{name: mlp}]}", "feddf combines its clients' weights"),
     ],
 )

@@ -84,10 +84,8 @@ def test_client_without_samples_counts_for_nothing():
 def test_discrepancy_is_told_once_by_the_client_that_the_counts_belong_to(bench):
     """Counts are those of the client's training samples; the server remembers who has told."""
     table = bench({"name": "feddisco", "metric": "kl"})
-    ctx, method = table.server(), table.method
-    server = method.init_server(ctx)
-    replies = table.exchange(server, [0, 2])
-    server = method.absorb(server, replies, ctx)
+    server, replies = table.first_exchange(0, 2)
+    server = table.method.absorb(server, replies, table.server())
     labels = table.setting.dataset.train.labels
     for client in (0, 2):
         counts = np.bincount(labels[table.setting.partition.train[client]], minlength=10)
@@ -96,7 +94,7 @@ def test_discrepancy_is_told_once_by_the_client_that_the_counts_belong_to(bench)
         assert server.discrepancies[client] == pytest.approx(expected, rel=1e-5)
     again = table.exchange(server, [0, 1], 2)
     assert ["discrepancy" in reply for reply in again] == [False, True]
-    assert set(method.absorb(server, again, table.server(2)).discrepancies) == {0, 1, 2}
+    assert set(table.method.absorb(server, again, table.server(2)).discrepancies) == {0, 1, 2}
 
 
 def test_bytes_of_a_round_are_two_models_and_once_four_bytes_a_client(run_small):

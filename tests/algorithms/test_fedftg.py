@@ -78,23 +78,19 @@ def test_without_iterations_it_is_fedavg_bit_for_bit(train):
 def test_clients_start_from_the_fine_tuned_model(bench):
     """The average is FedAvg's before, another model after; the generator has moved as well."""
     table = bench(METHOD)
-    method, ctx = table.method, table.server()
-    server = method.init_server(ctx)
-    replies = table.exchange(server, [0, 1, 2])
-    after = method.absorb(server, replies, ctx)
+    server, replies = table.first_exchange(0, 1, 2)
+    after = table.method.absorb(server, replies, table.server())
     mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
     assert not torch.equal(after.weights, mean)
     assert not torch.equal(after.generator, server.generator)
-    assert torch.equal(method.dispatch(after, table.server(2))["student"], after.weights)
+    assert torch.equal(table.method.dispatch(after, table.server(2))["student"], after.weights)
 
 
 def test_no_student_step_leaves_the_average_and_no_generator_step_the_generator(bench):
     for option, kept in (("student_steps", "weights"), ("generator_steps", "generator")):
         table = bench({**METHOD, option: 0})
-        method, ctx = table.method, table.server()
-        server = method.init_server(ctx)
-        replies = table.exchange(server, [0, 1])
-        after = method.absorb(server, replies, ctx)
+        server, replies = table.first_exchange(0, 1)
+        after = table.method.absorb(server, replies, table.server())
         mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
         expected = {"weights": mean, "generator": server.generator}
         other = next(name for name in expected if name != kept)
@@ -105,11 +101,9 @@ def test_no_student_step_leaves_the_average_and_no_generator_step_the_generator(
 def test_student_step_is_gradient_descent_on_the_divergence_by_hand(bench):
     """One iteration, no generator step, one student step: w - 0.1 x .998 grad KL on the same images."""
     table = bench({**METHOD, "iterations": 1, "generator_steps": 0, "student_steps": 1})
-    method, ctx = table.method, table.server()
-    server = method.init_server(ctx)
-    replies = table.exchange(server, [0, 1])
+    server, replies = table.first_exchange(0, 1)
     start = type(server)(server.weights, server.generator, {}, 1)
-    after = method.absorb(start, replies, ctx)
+    after = table.method.absorb(start, replies, table.server())
     again = table.server()
     counts = torch.stack(list(replies.vectors("label_counts")))
     total, drawn = counts.sum(0), []
@@ -139,8 +133,7 @@ def test_generator_finds_images_on_which_client_and_global_model_differ(bench):
     table = bench(
         {**method, "lambda_cls": 0.0, "lambda_dis": 0.0, "generator_update": "sum"}, "local.epochs=5"
     )
-    server = table.method.init_server(table.server())
-    replies = table.exchange(server, [0, 1, 2])
+    server, replies = table.first_exchange(0, 1, 2)
     ctx, found = table.server(), []
     ctx.log = lambda **values: found.extend(v.item() for name, v in values.items() if name == "discrepancy")
     table.method.absorb(server, replies, ctx)
@@ -153,8 +146,7 @@ def test_step_after_each_client_and_on_their_sum_are_one_with_one_client_and_two
         tuned = []
         for update in ("each", "sum"):
             table = bench({**METHOD, "generator_update": update})
-            server = table.method.init_server(table.server())
-            replies = table.exchange(server, clients)
+            server, replies = table.first_exchange(*clients)
             tuned.append(table.method.absorb(server, replies, table.server()).generator)
         assert torch.equal(*tuned) == same
 
@@ -163,8 +155,7 @@ def test_clients_models_and_average_keep_their_values(bench):
     """Only w and G learn: the replies are what they were, and the counts are kept for later rounds."""
     table = bench(METHOD, "model={name: bottleneck_resnet, width: 2}")
     method = table.method
-    server = method.init_server(table.server())
-    replies = table.exchange(server, [0, 2])
+    server, replies = table.first_exchange(0, 2)
     before = [vector.clone() for vector in replies.vectors("student")]
     after = method.absorb(server, replies, table.server())
     assert all(torch.equal(a, b) for a, b in zip(before, replies.vectors("student"), strict=True))
@@ -203,7 +194,7 @@ def test_clients_gradients_are_clipped_at_their_norm(bench):
     moved = []
     for clip in (None, 1e-3, 1e6):
         table = bench({**METHOD, "clip": clip}, *changes)
-        server = table.method.init_server(table.server())
-        moved.append(table.exchange(server, [0])[0]["student"] - server.weights)
+        server, replies = table.first_exchange(0)
+        moved.append(replies[0]["student"] - server.weights)
     assert moved[1].norm().item() == pytest.approx(0.05 * 1e-3, rel=1e-2)
     assert torch.equal(moved[0], moved[2])

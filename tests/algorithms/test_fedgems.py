@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from contexts import assert_statistics_moved, client_context, server_context
+from contexts import assert_statistics_moved, client_context
 from runs import run_in_process, simulation_of, states_of
 from small_recipes import MADE_UP, small_recipe
 from torch.nn import functional as F
@@ -101,7 +101,7 @@ def fusion(known, **options):
     """Five samples of class 0, of which `known` are in the pool with logits of their id."""
     method = FedGEMS(Options(server={"name": "mlp"}, **options))
     run_ = simulation(method=method)
-    ctx = server_context(run_.setting, 1)
+    ctx = run_.setting.server_context(1)
     server = method.init_server(ctx)
     server.pool[known], server.known[known] = torch.tensor(known, dtype=torch.float32)[:, None], True
     answers = torch.zeros(2, PUBLIC, CLASSES)
@@ -165,8 +165,8 @@ def test_server_learns_from_uniform_clients_where_its_teacher_is_at_chance():
     ids, labels = torch.tensor([0, 1]), torch.tensor([0, 1])
     run_ = simulation("method.teacher=uniform", "method.self_training=false")
     asked = Asked(torch.tensor([[T] * PUBLIC, [U] * PUBLIC]))
-    state = run_.setting.method.init_server(server_context(run_.setting))
-    fusion = Fusion(run_.setting.method.options, state, asked, server_context(run_.setting))
+    state = run_.setting.method.init_server(run_.setting.server_context(1))
+    fusion = Fusion(run_.setting.method.options, state, asked, run_.setting.server_context(1))
     lesson = fusion.teach(ids, torch.tensor([U, U]), labels)
     assert lesson.teacher.tolist() == [[0.0] * CLASSES] * 2
     assert lesson.hard.tolist() == [0.75, 0.75]  # labels keep their weight
@@ -177,11 +177,11 @@ def test_server_learns_from_uniform_clients_where_its_teacher_is_at_chance():
 def test_epsilon_one_trains_the_server_on_labels_alone_bit_for_bit(name, control):
     result = run(f"method.name={name}", control)
     run_ = simulation()
-    first = server_context(run_.setting)
+    first = run_.setting.server_context(1)
     model = first.model(first.initial_vector("server"), "server")
     optimizer = None
     for number in (1, 2, 3):
-        ctx = server_context(run_.setting, number)
+        ctx = run_.setting.server_context(number)
         options = Options(server={"name": "mlp"}).server_optimizer
         optimizer = Optimizer(options, model, None if optimizer is None else optimizer.state())
         for ids, images in ctx.public.epoch(0, 16):
@@ -280,7 +280,7 @@ NET = ["method.server={name: bottleneck_resnet, blocks: [1, 1, 1], width: 4}", "
 def judged_logits(*changes):
     """The logits by which the first batch's branches were chosen, and the stored images' in both modes."""
     run_ = simulation(*NET, "method.server_batch_size=45", "method.epsilon=1.0", *changes)
-    ctx, method = server_context(run_.setting, 1), run_.setting.method
+    ctx, method = run_.setting.server_context(1), run_.setting.method
     server = method.init_server(ctx)
     judged = []
 

@@ -115,15 +115,13 @@ def test_latent_terms_target_gets_no_gradient(bench):
 def test_server_updates_the_generator_against_the_clients_own_models(bench):
     """It changes, the average is FedAvg's, and Adam's moments and step count go on over updates."""
     table = bench(METHOD)
-    method, ctx = table.method, table.server()
-    server = method.init_server(ctx)
-    replies = table.exchange(server, [0, 1, 2])
-    first = method.absorb(server, replies, ctx)
+    server, replies = table.first_exchange(0, 1, 2)
+    first = table.method.absorb(server, replies, table.server())
     expected = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
     assert torch.equal(first.weights, expected)
     assert not torch.equal(first.generator, server.generator)
     assert first.moments["steps"].item() == 3
-    second = method.absorb(first, replies, table.server(2))
+    second = table.method.absorb(first, replies, table.server(2))
     assert second.moments["steps"].item() == 6
     assert (first.version, second.version) == (1, 2)
 
@@ -134,8 +132,7 @@ def test_generator_learns_what_the_clients_take_for_the_label(bench):
         generator = {**GENERATOR, "hidden": 64, "steps": 150, "batch_size": 32, "lr": 0.01}
         method = {**METHOD, "generator": generator, "eta": 0.0, "teacher": teacher}
         table = bench(method, "local.epochs=10")
-        server = table.method.init_server(table.server())
-        replies = table.exchange(server, [0, 1, 2, 3, 4])
+        server, replies = table.first_exchange(0, 1, 2, 3, 4)
         ctx, fits = table.server(), []
         ctx.log = lambda fits=fits, **values: fits.append(values["generator_ce"].item())
         table.method.absorb(server, replies, ctx)
@@ -146,13 +143,11 @@ def test_generator_learns_what_the_clients_take_for_the_label(bench):
 def test_rate_of_the_generator_shrinks_by_its_factor_an_update(bench):
     """Adam's first step moves every weight by its rate, whatever the gradient's size."""
     table = bench({**METHOD, "generator": {**GENERATOR, "steps": 1, "weight_decay": 0.0}})
-    ctx, method = table.server(), table.method
-    server = method.init_server(ctx)
-    replies = table.exchange(server, [0, 1])
+    server, replies = table.first_exchange(0, 1)
     moved = []
     for version in (0, 20):
         start = type(server)(server.weights, server.generator, {}, version)
-        after = method.absorb(start, replies, table.server())
+        after = table.method.absorb(start, replies, table.server())
         moved.append((after.generator - server.generator).abs().max().item())
     assert moved[0] == pytest.approx(3e-4, rel=1e-2)
     assert moved[1] == pytest.approx(3e-4 * 0.98**20, rel=1e-2)

@@ -40,9 +40,7 @@ def test_pairs_come_in_batches_epoch_after_epoch():
 def test_server_trains_its_head_on_the_pairs_that_came(bench):
     """A second way: torch's own layer and optimiser, one step a pair."""
     table = bench({"name": "fedgh"}, *CHANGES)
-    ctx = table.server()
-    server = table.method.init_server(ctx)
-    replies = table.exchange(server, [0, 2])
+    server, replies = table.first_exchange(0, 2)
     layer = nn.Linear(8, 10)
     with torch.no_grad():
         layer.weight.copy_(server[:80].view(10, 8))
@@ -53,7 +51,7 @@ def test_server_trains_its_head_on_the_pairs_that_came(bench):
             sgd.zero_grad()
             nn.functional.cross_entropy(layer(prototype[None]), label[None].long()).backward()
             sgd.step()
-    trained = table.method.absorb(server, replies, ctx)
+    trained = table.method.absorb(server, replies, table.server())
     torch.testing.assert_close(trained[:80].view(10, 8), layer.weight.detach())
     torch.testing.assert_close(trained[80:], layer.bias.detach())
 

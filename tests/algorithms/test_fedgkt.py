@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from runs import simulation_of, states_of
 from safetensors.torch import load_file
 from small_recipes import LAYERED
@@ -92,7 +92,7 @@ class Plain:
 
     def round(self, number, cohort):
         sent = {k: self.client(k, number) for k in cohort}
-        ctx = server_context(self.simulated.setting, number)
+        ctx = self.simulated.setting.server_context(number)
         for _ in range(2):
             for k, (features, logits, labels) in sent.items():
                 stream = ctx.stream(f"order of client {k}")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of, states_of
 from small_recipes import FEDGEMS_TABLE_4, MADE_UP, small_recipe
 
@@ -150,7 +149,7 @@ def test_newcomers_are_trained_first():
         if row["direction"] == "down" and row["kind"] == "logits":
             steps.setdefault(row["round"], []).append(row["client"])
     setting = prepare(SMALL, ["sampling={count: 2}"]).setting
-    server = setting.method.init_server(server_context(setting, 0))
+    server = setting.method.init_server(setting.server_context())
 
     class Watching:
         def __init__(self, clients):
@@ -164,7 +163,7 @@ def test_newcomers_are_trained_first():
             return Replies([reply_of(k, logits=torch.zeros(1, 3)) for k in self.clients])
 
     for number, clients in steps.items():
-        server = setting.method.run_round(server, Watching(clients), server_context(setting, number))
+        server = setting.method.run_round(server, Watching(clients), setting.server_context(number))
     seen = [client for _, new in told for client in new]
     assert sorted(seen) == sorted(set(seen)) == sorted(server.started)
     assert {step for step, _ in told} == {"start"}

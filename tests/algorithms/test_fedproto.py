@@ -36,7 +36,7 @@ def features_by_class(table, client):
 
 
 def test_prototypes_are_mean_features_of_the_trained_model(table):
-    replies = table.exchange(table.method.init_server(table.server()), [0, 1])
+    _, replies = table.first_exchange(0, 1)
     for reply in replies:
         expected = features_by_class(table, reply.client)
         assert reply["classes"].tolist() == sorted(expected)
@@ -46,8 +46,7 @@ def test_prototypes_are_mean_features_of_the_trained_model(table):
 
 
 def test_first_round_has_no_term_and_later_ones_have(table):
-    server = table.method.init_server(table.server())
-    replies = table.exchange(server, [0, 1])
+    server, replies = table.first_exchange(0, 1)
     assert set(table.logs[0]) == {"ce"}
     server = table.method.absorb(server, replies, table.server())
     table.exchange(server, [0, 1], 2)

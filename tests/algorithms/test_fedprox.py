@@ -55,12 +55,11 @@ def test_two_steps_on_quadratics_by_hand(mu, trained, mean, bench, monkeypatch, 
         "local={epochs: 2, batch_size: 8, optimizer: {lr: 0.1}}",
         "sampling={fraction: 1.0}",
     )
-    method, ctx = table.method, table.server()
     assert table.setting.partition.sizes.tolist() == [3, 2]
-    server = method.init_server(ctx)
-    replies = table.exchange(server, [0, 1])
+    server, replies = table.first_exchange(0, 1)
     assert [reply["student"].item() for reply in replies] == pytest.approx(trained, abs=1e-7)
-    assert method.absorb(server, replies, ctx).weights.item() == pytest.approx(mean, abs=1e-7)
+    after = table.method.absorb(server, replies, table.server())
+    assert after.weights.item() == pytest.approx(mean, abs=1e-7)
 
 
 def test_mu_zero_is_fedavg_bit_for_bit(train):

@@ -47,9 +47,7 @@ def test_server_trains_as_torchs_own_layers_do(bench):
     """A second way, in one batch of all prototypes, so that their order is of no account."""
     method = {"name": "fedtgp", "server_batch_size": 1000, "tau": 0.25}
     table = bench(method, *CHANGES)
-    ctx = table.server()
-    server = table.method.init_server(ctx)
-    replies = table.exchange(server, [0, 1, 2])
+    server, replies = table.first_exchange(0, 1, 2)
     sizes = [60, 36, 6, 36, 6]
     v, w, b, u, a = torch.split(server.trained, sizes)
     vectors, first, second = nn.Embedding(10, 6), nn.Linear(6, 6), nn.Linear(6, 6)

@@ -6,7 +6,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of
 from small_recipes import FIVE_CLIENTS
 
@@ -132,7 +131,7 @@ def test_server_training_makes_what_the_ensemble_takes_for_the_class_asked_for()
     """Against a fixed linear ensemble the loss falls below half of log C, where it starts."""
     generator = "{width: 64, epochs: 2, batches: 40, batch_size: 64, lr: 0.01, diversity: 0.0}"
     sim = simulation(f"method.generator={generator}")
-    ctx, options = server_context(sim.setting, 1), sim.setting.method.options
+    ctx, options = sim.setting.server_context(1), sim.setting.method.options
     torch.manual_seed(1)
     ensemble = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 4)).requires_grad_(False)
     fits = []

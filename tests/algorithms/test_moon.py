@@ -97,8 +97,7 @@ def test_received_and_last_models_are_frozen_and_in_eval_mode(bench, monkeypatch
         return original(self, images)
 
     monkeypatch.setattr(FlatModule, "features", features)
-    server = table.method.init_server(table.server())
-    table.exchange(server, [0])
+    server, _ = table.first_exchange(0)
     assert set(seen) == {(True, True)}
     seen.clear()
     table.exchange(server, [0])

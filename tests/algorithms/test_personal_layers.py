@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from runs import Rounds, simulation_of, states_of
 from small_recipes import LAYERED
 from torch import nn
@@ -104,7 +104,7 @@ def test_a_round_of_two_clients_by_hand(method, epochs, first, second, base, squ
         replies.append(reply)
     assert own[0] == pytest.approx(first)
     assert own[1] == pytest.approx(second)
-    server = method.absorb(torch.tensor([1.0, 7.0]), Replies(replies), server_context(simulation.setting, 1))
+    server = method.absorb(torch.tensor([1.0, 7.0]), Replies(replies), simulation.setting.server_context(1))
     assert server.tolist() == pytest.approx([base, 7.0])
 
 

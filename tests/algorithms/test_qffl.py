@@ -43,8 +43,7 @@ def test_loss_is_that_of_the_received_model_on_all_samples_before_training(bench
     """Against numpy's own cross entropy over the client's samples at once; q = 1 makes Delta F dw."""
     table = bench({"name": "qffl", "q": 1.0}, "local.batch_size=7")
     ctx = table.server()
-    server = table.method.init_server(ctx)
-    reply = table.exchange(server, [3])[0]
+    server, (reply,) = table.first_exchange(3)
     chosen = table.setting.partition.train[3]
     train, dataset = table.setting.dataset.train, table.setting.dataset
     images = (torch.tensor(np.asarray(train.images[chosen])).float() / 255 - dataset.mean[0]) / dataset.std[0]
@@ -72,8 +71,7 @@ def test_norm_is_over_parameters_and_buffers_take_a_mean_of_old_and_new(bench):
     """BatchNorm: with one client, buffers end between what they were and what it found."""
     table = bench({"name": "qffl", "q": 1.0}, "model={name: bottleneck_resnet, width: 2}")
     ctx = table.server()
-    server = table.method.init_server(ctx)
-    replies = table.exchange(server, [1])
+    server, replies = table.first_exchange(1)
     after = table.method.absorb(server, replies, ctx).weights
     parameters = ctx.model(server.weights).num_parameters
     loss, lipschitz = table.logs[1]["loss_before"], 20.0

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from runs import Silent
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -87,7 +87,7 @@ class Replay:
         return client_context(self.setting, DispatchFacts(k, number, participation))
 
     def server(self, number):
-        return server_context(self.setting, number)
+        return self.setting.server_context(number)
 
     def sgd(self, *modules, lr=0.05):
         parameters = [p for module in modules for p in module.parameters()]

@@ -14,7 +14,6 @@ process id, also after a failure.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import shutil
@@ -22,6 +21,7 @@ import signal
 import statistics
 import sys
 import tempfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,9 +211,7 @@ def what_pays(runs: dict[tuple[str, str, str], list[Seen]]) -> list[str]:
 
 def main() -> None:
     """Parse the command line, build the cluster, print the tables, and take everything away."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="of each run; at least 3")
     parser.add_argument("--epochs", type=int, default=1, help="of each client")
     parser.add_argument("--repetitions", type=int, default=1)

@@ -12,12 +12,12 @@ which other load on the machine changes little; the last tenth of a second of a 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import threading
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -147,9 +147,7 @@ def commands(recipe: str, folder: Path) -> dict[str, list[str]]:
 
 def main() -> None:
     """Parse the command line and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="quickstart", help="a recipe's file or name")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--table", action="store_true", help="what each process holds")

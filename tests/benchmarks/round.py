@@ -12,13 +12,13 @@ that both sides end at the same model is checked.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import subprocess
 import sys
 import threading
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -155,9 +155,7 @@ def start_seconds(work: Workload) -> float:
 
 def main() -> None:
     """Parses the command line and prints the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="workload 2")
     parser.add_argument("--start", action="store_true", help="time to the first finished round, three times")
     parser.add_argument("--vectorise", default="off", help="as local.vectorise: off or a number")

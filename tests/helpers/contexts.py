@@ -3,13 +3,7 @@
 import torch
 
 from rayfed_kd.models.vectors import weighted_mean
-from rayfed_kd.protocol import ClientContext, ClientData, ServerContext
-
-
-def server_context(setting, round_index=1):
-    """What the server's part of a round may read."""
-    facts, seed = setting.server_facts(round_index), setting.recipe.seed
-    return ServerContext(setting.module_pool(), setting.device_data(), facts, seed)
+from rayfed_kd.protocol import ClientContext, ClientData
 
 
 def client_context(setting, facts):
@@ -38,8 +32,7 @@ def assert_distillation_moves(table, statistics):
         table: a method's steps by hand, with a model that has BatchNorm.
         statistics: whether the running statistics are to differ from those of the mean.
     """
-    server = table.method.init_server(table.server())
-    replies = table.exchange(server, [0, 1])
+    server, replies = table.first_exchange(0, 1)
     after = table.method.absorb(server, replies, table.server())
     mean = weighted_mean(replies.vectors("student"), replies.numbers("samples"))
     flat = table.server().frozen_model(mean)

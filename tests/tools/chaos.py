@@ -23,11 +23,11 @@ exit code is 1 if any run ended otherwise; its folder is then kept.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
 import tempfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,9 +45,7 @@ Runs = Sequence[dict[str, Any]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--each", type=int, default=4, help="most kills of one run")
     parser.add_argument("--engine", choices=["local", "ray"], help="default: one after the other")
     parser.add_argument("--only", nargs="+", default=[], help="cases with one of these names, as dkdr")

@@ -21,7 +21,6 @@ code is 1 if anything differs.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -30,6 +29,7 @@ import struct
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,7 @@ Bits = dict[str, dict[str, str]]  # table or "models" -> column or model -> dige
 
 
 def main() -> int:
-    shape = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shape)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for command, folders in (("record", 1), ("compare", 2)):
         asked = commands.add_parser(command)

@@ -10,10 +10,10 @@ tests/helpers/simulated_runs.py what the cases are. The exit code is 1 if any ru
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing import get_context
@@ -23,9 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--case", help="METHOD:SCHEDULE; default: all in turn")

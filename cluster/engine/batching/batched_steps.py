@@ -254,9 +254,7 @@ def _told_apart(extras: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tenso
     return shared, stacks
 
 
-def steps_of_one_shape(
-    batches: Sequence[Iterator[OwnBatch]],
-) -> Iterator[tuple[list[int], list[OwnBatch]]]:
+def steps_of_one_shape(batches: Sequence[Iterator[OwnBatch]]) -> Iterator[tuple[list[int], list[OwnBatch]]]:
     """Yield which clients step together, until no client has a batch left.
 
     Yields: places of the clients whose next batches have the commonest shape, and these batches.

@@ -9,12 +9,7 @@ from typing import Any
 
 import ray
 
-from rayfed_kd.cluster.engine.calls import (
-    EvaluationCall,
-    PersonalCall,
-    StepFacts,
-    StepResult,
-)
+from rayfed_kd.cluster.engine.calls import EvaluationCall, PersonalCall, StepFacts, StepResult
 from rayfed_kd.cluster.engine.running import cut
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.handles import Ahead, RayHandle, rows_of

@@ -34,13 +34,16 @@ class Changes:
 
     Args:
         path: the log; it is created when something is appended.
+
+    Attributes:
+        base: where the table of all records lies that `records` adds to; None: there is none.
     """
 
     def __init__(self, path: Path) -> None:
         self.log = AppendedFile(path)
         self._rows = np.zeros((0, 5), dtype=np.int64)  # by client: what `_row` gives
         self._since_base: set[int] = set()
-        self._base: Place | None = None
+        self.base: Place | None = None
         # (id of a handle, part) -> the handle and its place. Weak: what nobody needs may leave the store.
         self._places: dict[tuple[int, str], tuple[weakref.ref[Any], Place]] = {}
         self._used: dict[tuple[int, str], tuple[weakref.ref[Any], Place]] = {}
@@ -50,7 +53,7 @@ class Changes:
     def worn(self) -> bool:
         """Whether at least half of the log's bytes are no longer referred to."""
         live = self._state_bytes + sum(place.length for _, place in self._places.values())
-        live += 0 if self._base is None else self._base.length
+        live += 0 if self.base is None else self.base.length
         return self.log.size > 0 and self.log.size >= 2 * live
 
     def written(self) -> None:
@@ -77,13 +80,8 @@ class Changes:
                 self._since_base.add(client)
         if len(self._since_base) > MOST_ROWS:
             present = np.flatnonzero(self._rows[:, 4] != NO_RECORD)
-            self._base, self._since_base = self.log.append(None, [self._table(present)]), set()
+            self.base, self._since_base = self.log.append(None, [self._table(present)]), set()
         return self._table(np.array(sorted(self._since_base), dtype=np.int64))
-
-    @property
-    def base(self) -> Place | None:
-        """Where the table of all records lies that `records` adds to; None: there is none."""
-        return self._base
 
     def _table(self, clients: Array) -> Array:
         return np.concatenate([clients[:, None], self._rows[clients]], axis=1)

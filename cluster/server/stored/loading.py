@@ -28,6 +28,8 @@ from rayfed_kd.results.tables import count_rows
 # them, and today's names of the state classes, which moved into rooms; 4 has the tables' numbers of rows; 5
 # has client states, slots and messages in a log.
 FORMAT = 5
+# What a checkpoint holds of a `Snapshot` as it is.
+PLAIN = ("round", "wall_s", "now", "draws", "dispatches", "privacy", "asked_rounds")
 
 
 def checkpoint_fault(note: Path, path: Path, tables: Path | None) -> str | None:
@@ -117,15 +119,9 @@ def load_snapshot(path: Path, publish: Publish, device: torch.device | str) -> S
         # changed.
         messages = [publish(unpack(entry(place))) for place in tree["under_way"]["messages"]]
         return Snapshot(
-            round=tree["round"],
+            **{name: tree[name] for name in PLAIN if name in tree},
             server=unpack(packed(tree["server"]), device, keep_cpu=True, publish=publish, entries=slots),
             records=records,
-            wall_s=tree["wall_s"],
-            now=tree["now"],
-            draws=tree["draws"],
-            dispatches=tree["dispatches"],
-            privacy=tree.get("privacy"),
-            asked_rounds=tree.get("asked_rounds", False),
             under_way=[_dispatch(stored, messages, records) for stored in tree["under_way"]["dispatches"]],
         )
 

@@ -47,7 +47,6 @@ OTHER_FILES = {
     b"SQLite": "a data base",
     GZIP: "compressed by gzip, which its name must say by .gz",
 }
-HEAD_BYTES = 4096
 NUMBER = r"\s*[+-]?(\d+{0}?\d*|{0}\d+)([eE][+-]?\d+)?\s*"
 GROUPED = r"\s*[+-]?\d{1,3}([,.' \u00a0\u202f])\d{3}(\1\d{3})*([.,]\d+)?\s*"
 
@@ -120,7 +119,7 @@ def read_csv(file: Path, form: CsvForm, texts: Sequence[str] = ()) -> pa.Table:
 
 def _check_beginning(file: Path, form: CsvForm) -> None:
     with file.open("rb") as stream:
-        head = stream.read(HEAD_BYTES)
+        head = stream.read(4096)
     for mark, kind in OTHER_FILES.items():
         if head.startswith(mark) and (mark != GZIP or file.suffix != ".gz"):
             raise DataError(f"{file} is {kind}; expected CSV or Parquet")

@@ -27,7 +27,6 @@ from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import TextShape
 
-PADDING = 0
 _TOKENS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -36,12 +35,12 @@ def tokens_of(texts: Sequence[str], length: int, vocabulary: int) -> Array:
 
     Args:
         texts: n of them.
-        length: tokens of every row; longer texts are cut, shorter ones padded, at their end.
+        length: tokens of every row; longer texts are cut, shorter ones padded by 0, at their end.
         vocabulary: number of token numbers, padding included; at least 2.
     Returns: [n, length] int64.
     """
     check_size("tokens of all texts", (len(texts), length), 8)
-    tokens = np.full((len(texts), length), PADDING, dtype=np.int64)
+    tokens = np.zeros((len(texts), length), dtype=np.int64)
     known: dict[str, int] = {}
     for row, text in enumerate(texts):
         for place, word in enumerate(_TOKENS.findall(text.lower())[:length]):

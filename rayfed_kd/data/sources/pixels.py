@@ -18,7 +18,6 @@ from rayfed_kd.data.decoding import decoded
 from rayfed_kd.errors import DataError
 
 GREY = ("1", "L", "LA")
-DEEP = ("I", "F")  # more than eight bits: no pixels of 0 to 255
 STRETCH = 100
 # Of broken files: Pillow tells of a PNG with a SyntaxError, of others with what their decoders stumble over.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
@@ -125,7 +124,7 @@ def decode_image(encoded: bytes | Path | None, where: object) -> Array:
     source: Any = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     try:
         with Image.open(source) as picture:
-            if picture.mode.startswith(DEEP):
+            if picture.mode.startswith(("I", "F")):  # more than eight bits: no pixels of 0 to 255
                 raise DataError(f"{where}: pixels of mode {picture.mode}, expected eight bits a channel")
             # Known from the header. Pillow decodes not before `convert`, so nothing large has been made yet.
             if picture.width * picture.height > MOST_PIXELS:

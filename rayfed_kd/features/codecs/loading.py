@@ -15,23 +15,18 @@ from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Unalign
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Sending, Wire
-from rayfed_kd.recipe.registry import Registry, blaming
+from rayfed_kd.recipe.registry import Registry, blaming, in_modules
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.sections.on_the_way import StageRecipe
 
 CODECS = Registry(
-    {
-        "cast": "rayfed_kd.features.codecs.plain:Cast",
-        "uniform": "rayfed_kd.features.codecs.quantisers:Uniform",
-        "qsgd": "rayfed_kd.features.codecs.quantisers:Qsgd",
-        "sign": "rayfed_kd.features.codecs.quantisers:Sign",
-        "top_k": "rayfed_kd.features.codecs.sparse:TopK",
-        "random_k": "rayfed_kd.features.codecs.sparse:RandomK",
-        "powersgd": "rayfed_kd.features.codecs.low_rank:PowerSgd",
-        "svd": "rayfed_kd.features.codecs.low_rank:Svd",
-        "difference": "rayfed_kd.features.codecs.plain:Difference",
-        "zstd": "rayfed_kd.features.codecs.plain:Zstd",
-    },
+    in_modules(
+        "rayfed_kd.features.codecs",
+        plain="cast:Cast difference:Difference zstd:Zstd",
+        quantisers="uniform:Uniform qsgd:Qsgd sign:Sign",
+        sparse="top_k:TopK random_k:RandomK",
+        low_rank="powersgd:PowerSgd svd:Svd",
+    ),
     "rayfed_kd.protocol:Codec",
 )
 Codecs = Mapping[Direction, Chains]

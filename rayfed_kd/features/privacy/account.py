@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rayfed_kd.features.privacy.accountant import (
-    RELATIONS,
-    Mechanism,
-    accountant_name,
-    require_accountant,
-)
+from rayfed_kd.features.privacy.accountant import RELATIONS, Mechanism, accountant_name, require_accountant
 from rayfed_kd.features.privacy.mechanism import Noise, variances_of
 from rayfed_kd.features.privacy.private_update import PrivateUpdate
 from rayfed_kd.models.module_pool import ModulePool

@@ -18,7 +18,6 @@ OWNERS = {
     "least": ("cosine",),
     "over": ("cosine",),
 }
-OPTIONAL = ("least", "over")
 
 
 class RateSchedule(Strict):
@@ -43,7 +42,7 @@ class RateSchedule(Strict):
         for key, owners in OWNERS.items():
             if getattr(self, key) is not None and self.name not in owners:
                 yield f"{key} belongs to {' and '.join(owners)}, not to {self.name}"
-            if getattr(self, key) is None and self.name in owners and key not in OPTIONAL:
+            if getattr(self, key) is None and self.name in owners and key not in ("least", "over"):
                 yield f"{self.name} needs {key}"
         if self.over is not None and self.warmup >= self.over:
             yield f"warmup = {self.warmup}: expected fewer than over, {self.over}"

@@ -12,7 +12,6 @@ from rayfed_kd.recipe.strict import MOST, Strict
 
 _LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z_.-]*[0-9A-Za-z])?"
 SELECTOR = re.compile(rf"!?{_LABEL}|!?in\({_LABEL}(?:, ?{_LABEL})*\)")
-MOST_THREADS = 4096
 
 
 class ResourceRecipe(Strict):
@@ -58,5 +57,5 @@ class PlacementRecipe(Strict):
         "each batch is copied (batches), or that where they do not fit beside the model (auto)",
     )
     threads: int = Field(
-        1, ge=1, le=MOST_THREADS, description="torch threads per actor; part of what makes bits equal"
+        1, ge=1, le=4096, description="torch threads per actor; part of what makes bits equal"
     )

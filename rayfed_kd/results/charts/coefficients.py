@@ -22,7 +22,6 @@ LOOKS = {
     "failed": (COLOURS[1], False, 26),
     "best": (COLOURS[2], False, 110),
 }
-Points = Mapping[str, Sequence[tuple[Any, float]]]  # a key of `LOOKS` -> (coefficient, value) of its trials
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,14 @@ class CoefficientPanel:
         kind: uniform, loguniform, randint, or choice, whose values lie at 0, 1, ...
         values: of a choice all of them, else both ends.
         names: of the values.
-        points: of the trials that have a value.
+        points: of the trials that have a value: a key of `LOOKS` -> (coefficient, value).
     """
 
     key: str
     kind: str
     values: Sequence[Any]
     names: Sequence[str]
-    points: Points
+    points: Mapping[str, Sequence[tuple[Any, float]]]
 
     def place(self, value: Any) -> float:
         """Where a value lies, in the coefficient's own units; of a choice the value's number."""

@@ -9,19 +9,16 @@ from typing import Any
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.files import read_json
-from rayfed_kd.recipe.registry import Registry, blame, blaming
+from rayfed_kd.recipe.registry import Registry, blame, blaming, in_modules
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG, EPSILONS, GPU_COLUMNS, UNFINISHED
 from rayfed_kd.results.scores import with_scores
 from rayfed_kd.results.tables import RowsByRound
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 
+HERE = "rayfed_kd.results.trackers"
 TRACKERS = Registry(
-    {
-        "tensorboard": "rayfed_kd.results.trackers.tensorboard:TensorBoard",
-        "wandb": "rayfed_kd.results.trackers.wandb:WandB",
-    },
-    "rayfed_kd.results.trackers.tracker:Tracker",
+    in_modules(HERE, tensorboard="tensorboard:TensorBoard", wandb="wandb:WandB"), f"{HERE}.tracker:Tracker"
 )
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 FEW_HOSTS = 16  # more hosts than this would fill TensorBoard's page with curves

@@ -136,9 +136,6 @@ class Lesson(NamedTuple):
     teacher: Tensor
 
 
-Teach = Callable[[Tensor, Tensor, Tensor], Lesson]
-
-
 def blended(teacher: Tensor, epsilon: float) -> Lesson:
     """eps CE + (1 - eps) KL for every sample."""
     hard = torch.full_like(teacher[:, 0], epsilon)
@@ -147,7 +144,7 @@ def blended(teacher: Tensor, epsilon: float) -> Lesson:
 
 def learn_public(
     server: ServerState,
-    teach: Teach,
+    teach: Callable[[Tensor, Tensor, Tensor], Lesson],
     options: GEMOptions,
     ctx: ServerContext,
     branch: Literal["train", "eval"] = "train",

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from contexts import server_context
 from safetensors.torch import save_file
 from small_recipes import THREE_CLIENTS
 
@@ -42,7 +41,7 @@ def test_latents_are_of_the_classes_that_came_and_come_closer_to_normal_ones(set
     )
     labels, found = torch.tensor([2, 5, 7] * 4), []
     for epochs in (0, 40):
-        ctx = server_context(setting)
+        ctx = setting.server_context(1)
         transformer = ctx.model(ctx.initial_vector("transformer"), "transformer")
         latents = aligned(transformer, sent, labels, AlignmentOptions(server_epochs=epochs), ctx)
         assert latents.classes.tolist() == [2, 5, 7]
@@ -55,7 +54,7 @@ def test_latents_are_of_the_classes_that_came_and_come_closer_to_normal_ones(set
 
 def test_one_output_alone_trains_nothing(setting):
     """BatchNorm has no variance of one."""
-    ctx = server_context(setting)
+    ctx = setting.server_context(1)
     transformer = ctx.model(ctx.initial_vector("transformer"), "transformer")
     before = transformer.vector()
     latents = aligned(transformer, torch.ones(1, 10), torch.tensor([3]), AlignmentOptions(), ctx)
@@ -73,7 +72,7 @@ def test_generator_trained_at_the_server_learns_the_public_images(setting):
     options = setting.method.options.generator
     errors = []
     for epochs in (1, 30):
-        ctx = server_context(setting)
+        ctx = setting.server_context(1)
         options.model_copy(update={"epochs": epochs, "lr": 0.01}).trained(ctx)
         total, count = ctx.logged()["generator_mse"]
         errors.append(total / count)
@@ -81,7 +80,7 @@ def test_generator_trained_at_the_server_learns_the_public_images(setting):
 
 
 def test_generator_given_as_a_file_is_the_servers(setting, tmp_path):
-    ctx = server_context(setting)
+    ctx = setting.server_context(1)
     vector = ctx.redrawn_vector(7, "generator").cpu()
     state = ctx.model(vector, "generator").module.state_dict()
     path = tmp_path / "generator.safetensors"
@@ -90,7 +89,7 @@ def test_generator_given_as_a_file_is_the_servers(setting, tmp_path):
     private = {key: value for key, value in RECIPE["partition"].items() if key != "public"}
     with_file = prepare({**RECIPE, "method": given, "partition": private}).setting
     assert with_file.method.public == "none"
-    server = with_file.method.init_server(server_context(with_file, 0))
+    server = with_file.method.init_server(with_file.server_context())
     assert torch.equal(server.generator, vector)
     other = {**given, "generator": {**given["generator"], "width": 6}}
     with pytest.raises(RecipeError, match=r"method\.generator\.file: .* is not of dafl_image"):

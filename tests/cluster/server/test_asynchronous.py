@@ -64,6 +64,11 @@ class Work:
         self.futures[client].set_result(StepResult(facts, Held(), Held()))
 
 
+@pytest.fixture
+def work():
+    return Work()
+
+
 def dispatch(number, client, at=0.0, samples=0):
     call = StepCall("step", DispatchFacts(client, 1, 1), Held(), {}, None, 0, number)
     return Dispatch(number, at, call, 0, {}, samples)
@@ -80,8 +85,7 @@ def event_queue(work, *seconds_per_sample, up_mbit_s=None):
     )
 
 
-def test_replies_land_in_simulated_order_whatever_ends_first():
-    work = Work()
+def test_replies_land_in_simulated_order_whatever_ends_first(work):
     queue = event_queue(work, 3.0, 1.0, 2.0)
     for client in range(3):
         queue.start(dispatch(client + 1, client, samples=10))
@@ -93,9 +97,8 @@ def test_replies_land_in_simulated_order_whatever_ends_first():
     assert landed == [(1, 10.0), (2, 20.0), (0, 30.0)]
 
 
-def test_reply_that_is_surely_first_is_taken_while_others_still_work():
+def test_reply_that_is_surely_first_is_taken_while_others_still_work(work):
     """Client 0 needs 100 s at least, so that client 1's reply at 10 s cannot be overtaken."""
-    work = Work()
     queue = event_queue(work, 10.0, 1.0)
     queue.start(dispatch(1, 0, samples=10))
     queue.start(dispatch(2, 1, samples=10))
@@ -104,9 +107,8 @@ def test_reply_that_is_surely_first_is_taken_while_others_still_work():
     assert not work.futures[0].done()
 
 
-def test_upload_and_more_work_than_expected_change_the_order():
+def test_upload_and_more_work_than_expected_change_the_order(work):
     """Client 0: 10 s and 8 Mbit up at 1 Mbit/s: 18 s. Client 1: at least 5 s, but 17 for 17 samples."""
-    work = Work()
     queue = event_queue(work, 1.0, 1.0, up_mbit_s=[1.0, 1e12])
     queue.start(dispatch(1, 0, samples=10))
     queue.start(dispatch(2, 1, samples=5))
@@ -126,9 +128,8 @@ class Late(Clock):
 
 
 @pytest.mark.parametrize(("client", "second"), [(0, "nan"), (1, "4.0")])
-def test_clock_whose_replies_arrive_before_their_earliest_second_is_refused(client, second):
+def test_clock_whose_replies_arrive_before_their_earliest_second_is_refused(client, second, work):
     """Their order would depend on what the server happened to ask first."""
-    work = Work()
     queue = EventQueue(work, Late(None, ClockFacts(2, seed=1)), {"student": "weights"})
     queue.start(dispatch(1, client))
     work.done(client)
@@ -136,8 +137,7 @@ def test_clock_whose_replies_arrive_before_their_earliest_second_is_refused(clie
         queue.next()
 
 
-def test_replies_of_one_second_land_in_client_order_then_by_dispatch():
-    work = Work()
+def test_replies_of_one_second_land_in_client_order_then_by_dispatch(work):
     queue = EventQueue(work, NoClock(None, ClockFacts(10, seed=1)), {})
     for number, client in enumerate([5, 2, 9], start=1):
         queue.start(dispatch(number, client))
@@ -146,8 +146,7 @@ def test_replies_of_one_second_land_in_client_order_then_by_dispatch():
     assert [queue.next().dispatch.client for _ in range(3)] == [2, 5, 9]
 
 
-def test_time_goes_on_to_the_deadline_if_nothing_lands():
-    work = Work()
+def test_time_goes_on_to_the_deadline_if_nothing_lands(work):
     queue = event_queue(work, 1.0)
     queue.start(dispatch(1, 0, samples=10))
     assert queue.next(until=4.0) is None
@@ -164,8 +163,7 @@ class Shifts(NoClock):
         return 50.0 if now < 50 else math.inf
 
 
-def test_clients_at_work_are_not_available_and_time_does_not_go_on_for_others():
-    work = Work()
+def test_clients_at_work_are_not_available_and_time_does_not_go_on_for_others(work):
     queue = EventQueue(work, Shifts(None, ClockFacts(3, seed=1)), {})
     assert queue.available([0, 1, 2]) == [0, 1]
     queue.start(dispatch(1, 0))
@@ -183,8 +181,7 @@ def test_time_goes_on_to_the_next_client_if_nobody_is_at_work():
 
 
 @pytest.mark.parametrize("clock", [NoClock(None, ClockFacts(1, seed=1)), None])
-def test_seconds_of_waiting_are_counted(clock):
-    work = Work()
+def test_seconds_of_waiting_are_counted(clock, work):
     queue = EventQueue(work, clock, {})
     queue.start(dispatch(1, 0))
     Timer(0.05, work.done, [0]).start()
@@ -192,8 +189,7 @@ def test_seconds_of_waiting_are_counted(clock):
     assert 0.03 < queue.waited_s < 30
 
 
-def test_real_seconds_go_on_from_those_of_a_checkpoint():
-    work = Work()
+def test_real_seconds_go_on_from_those_of_a_checkpoint(work):
     queue = EventQueue(work, None, {}, now=100.0)
     queue.start(dispatch(1, 0))
     work.done(0)

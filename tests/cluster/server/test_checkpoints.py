@@ -7,7 +7,6 @@ import shutil
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from known_comparison import run_locally, write_yaml
+from method_zoo import Pair
 from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
@@ -60,11 +60,6 @@ def run(folder, *overrides, method="fedkf", **listeners):
 def undisturbed(tmp_path_factory):
     """(method) -> the run of its recipe from start to end, once for all tests."""
     return cache(lambda method: run(tmp_path_factory.mktemp("whole") / "run", method=method))
-
-
-class Pair(NamedTuple):
-    first: int
-    second: torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from broken_methods import Keeping
-from contexts import server_context
 from runs import reply_of, run_in_process, simulation_of
 from small_recipes import MADE_UP
 
@@ -125,7 +124,7 @@ def test_paf_moves_the_plain_mean_by_its_share_of_theta():
     plain, attacked = (simulation(*changes) for changes in ([], [PAF]))
     weights = []
     for one in (plain, attacked):
-        ctx, method = server_context(one.setting, 1), one.setting.method
+        ctx, method = one.setting.server_context(1), one.setting.method
         server = one.begin().server
         replies = EngineCohort(1, one.run_state).broadcast(method.client_update, method.dispatch(server, ctx))
         weights.append((replies, method.absorb(server, replies, ctx).weights))
@@ -194,7 +193,7 @@ def test_a_poisoned_prediction_moves_the_plain_mean_of_ds_fl_by_its_share():
 def test_round_releases_poisoned_replies_as_well():
     """A view that stays keeps its object in the store's memory, as long as a slot has the reply."""
     one, method = (made := simulation(PAF)), made.setting.method
-    message = method.dispatch(one.begin().server, server_context(one.setting, 1))
+    message = method.dispatch(one.begin().server, one.setting.server_context(1))
     cohort = EngineCohort(1, one.run_state)
     replies = cohort.broadcast(method.client_update, message)
     views = [reply.parts.resolve() for reply in replies]
@@ -226,7 +225,7 @@ def test_random_theta_is_the_same_at_every_sample_and_in_every_exchange():
 
 def test_looks_for_people_see_honest_replies():
     one, method = (made := simulation(PAF)), made.setting.method
-    message = method.dispatch(one.begin().server, server_context(one.setting, 1))
+    message = method.dispatch(one.begin().server, one.setting.server_context(1))
     clients = EngineCohort(1, one.run_state).clients
     looked = ObservedClients(clients, 1, one.run_state).broadcast(method.client_update, message)
     honest = ObservedClients(clients, 1, dataclasses.replace(one.run_state, features=()))

@@ -101,8 +101,12 @@ def logs(folder):
     return sorted((folder / "checkpoints").glob("states-*.log"))
 
 
-def test_only_what_changed_is_fetched_and_appended(tmp_path):
-    world = World(tmp_path)
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_only_what_changed_is_fetched_and_appended(tmp_path, world):
     world.play(*range(10))
     world.save()
     (log,) = logs(tmp_path)
@@ -118,8 +122,7 @@ def test_only_what_changed_is_fetched_and_appended(tmp_path):
     assert (tmp_path / "checkpoints" / "round-000002.safetensors").stat().st_size < 4 * ELEMENTS
 
 
-def test_replaced_states_are_not_kept_in_memory(tmp_path):
-    world = World(tmp_path)
+def test_replaced_states_are_not_kept_in_memory(tmp_path, world):
     world.play(0, 1)
     world.save()
     gone = [weakref.ref(world.records[0].state), weakref.ref(world.slots[0].handle)]
@@ -131,9 +134,8 @@ def test_replaced_states_are_not_kept_in_memory(tmp_path):
     assert read_back(tmp_path) == world.expected()
 
 
-def test_undone_round_is_not_in_the_checkpoint_after_it(tmp_path):
+def test_undone_round_is_not_in_the_checkpoint_after_it(tmp_path, world):
     """A client that only the undone round has seen is unseen again."""
-    world = World(tmp_path)
     world.play(0, 1)
     world.save()
     expected = world.expected()
@@ -230,8 +232,7 @@ def test_disk_stays_bounded_however_often_states_change(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a byte changed", "gone"])
-def test_damaged_log_is_recognised_and_the_checkpoint_before_it_used(damage, tmp_path):
-    world = World(tmp_path)
+def test_damaged_log_is_recognised_and_the_checkpoint_before_it_used(damage, tmp_path, world):
     world.play(0, 1)
     world.save()
     expected = world.expected()
@@ -257,8 +258,7 @@ def test_damaged_log_is_recognised_and_the_checkpoint_before_it_used(damage, tmp
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_failed_write_leaves_no_trace_and_the_next_checkpoint_is_whole(begun, tmp_path, monkeypatch):
-    world = World(tmp_path)
+def test_failed_write_leaves_no_trace_and_the_next_checkpoint_is_whole(begun, tmp_path, monkeypatch, world):
     world.play(0, 1)
     if begun:
         world.save()

@@ -6,11 +6,12 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from importlib import metadata
 
 import torch
 from size import Row, Size
 from torch import Tensor
+
+from rayfed_kd.setting.code_identity import package_version
 
 
 def rows(size: Size) -> Iterator[Row]:
@@ -18,7 +19,7 @@ def rows(size: Size) -> Iterator[Row]:
     if size.device != "cpu" and not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU; --cpu tries the check itself at toy size")
     for name in ("torch", "torchvision", "numpy", "ray"):
-        yield {"what": name, "is": _version(name)}
+        yield {"what": name, "is": package_version(name) or "not installed"}
     yield {"what": "python", "is": platform.python_version()}
     yield {"what": "cores", "is": str(os.cpu_count())}
     if size.device != "cpu":
@@ -31,13 +32,6 @@ def rows(size: Size) -> Iterator[Row]:
         }
     for name, value in _ceilings(size):
         yield {"what": name, "is": value}
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _ceilings(size: Size) -> Iterator[tuple[str, str]]:

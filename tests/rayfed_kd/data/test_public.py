@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from small_recipes import MADE_UP
 
 from rayfed_kd.data.partition import Partition
@@ -124,7 +124,7 @@ def test_images_and_labels_of_an_id_are_the_same_for_server_and_clients():
     ids = torch.tensor([3, 0, 7])
     chosen = found.partition.public[ids.numpy()]
     train = found.dataset.train
-    contexts = [server_context(found), of_client(found, 0), of_client(found, 3)]
+    contexts = [found.server_context(1), of_client(found, 0), of_client(found, 3)]
     for ctx in contexts:
         assert len(ctx.public) == len(found.partition.public)
         assert ctx.public.labels(ids).tolist() == train.labels[chosen].tolist()

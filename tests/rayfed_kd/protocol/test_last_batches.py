@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.experiment.preparation import prepare
@@ -42,7 +42,7 @@ def test_own_and_public_passes_go_by_the_recipe_and_what_is_drawn_is_what_is_tra
     assert [len(ids) for ids, _ in ctx.public.epoch(0, 8)] == public
     assert [len(ids) for ids, _ in ctx.public.in_order(batch_size=8)] == [8, 8, 4]
     assert [len(labels) for labels in pooled_labels(ctx)] == 2 * sizes
-    server = server_context(setting(last_batch))
+    server = setting(last_batch).server_context(1)
     assert [len(ids) for ids, _ in server.public.epoch(0, 8)] == public
 
 

@@ -2,21 +2,16 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from method_zoo import Pair
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import state_packing
 from rayfed_kd.protocol.state_packing import Packed, UnstorableError, check_storable, copied, pack
 from rayfed_kd.protocol.state_unpacking import unpack
-
-
-class Pair(NamedTuple):
-    first: int
-    second: torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,7 @@ IMAGES = "data={name: synthetic, samples: 40, classes: 2, shape: [1, 32, 32]}"
     [
         ("batchs", "Did you mean method.generator.batches?"),
         ("widht", "Did you mean method.generator.width?"),
-        (
-            "foo",
-            "There are: latent, width. Beside them: batch_size, batches, diversity, epochs, lr, ",
-        ),
+        ("foo", "There are: latent, width. Beside them: batch_size, batches, diversity, epochs, lr, "),
     ],
 )
 def test_unknown_option_of_a_generator_is_answered_with_its_own_and_the_methods(option, message):

@@ -35,8 +35,12 @@ SUMMARY = {
 }
 
 
-def test_round_is_one_plain_line():
-    stream = io.StringIO()
+@pytest.fixture
+def stream():
+    return io.StringIO()
+
+
+def test_round_is_one_plain_line(stream):
     console = RunConsole(stream)
     console.round(EVENT)
     assert stream.getvalue() == (
@@ -45,8 +49,7 @@ def test_round_is_one_plain_line():
     )
 
 
-def test_round_without_evaluation_says_what_there_is():
-    stream = io.StringIO()
+def test_round_without_evaluation_says_what_there_is(stream):
     RunConsole(stream).round({**EVENT, "metrics": {}, "logged": {}})
     assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
@@ -55,14 +58,12 @@ def test_round_without_evaluation_says_what_there_is():
     "absent",
     [{"metrics": {"global": {"amp": None}}}, {"metrics": None}, {"logged": {"ce": None}, "metrics": {}}],
 )
-def test_values_that_are_not_there_are_left_out(absent):
-    stream = io.StringIO()
+def test_values_that_are_not_there_are_left_out(absent, stream):
     RunConsole(stream).round({**EVENT, "logged": {}, **absent})
     assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
 
-def test_without_a_terminal_there_are_no_control_characters():
-    stream = io.StringIO()
+def test_without_a_terminal_there_are_no_control_characters(stream):
     console = RunConsole(stream)
     console.start("quickstart.yaml rounds=3")
     console.message("client 3 was lost, and runs again")
@@ -120,8 +121,7 @@ def test_before_the_first_round_it_says_what_it_waits_for(terminal):
     )
 
 
-def test_file_says_first_what_runs_and_then_gets_a_line_for_each_phase():
-    stream = io.StringIO()
+def test_file_says_first_what_runs_and_then_gets_a_line_for_each_phase(stream):
     console = RunConsole(stream)
     console.phase("decoding mnist")
     console.begin({"method": "fedkf", "data": "mnist, 60,000 samples"})
@@ -187,8 +187,7 @@ def test_facts_are_shown_whole_or_not_at_all():
     assert fitting(["global amp 0.412"], 3) == ""
 
 
-def test_brackets_in_names_are_shown_as_they_are():
-    stream = io.StringIO()
+def test_brackets_in_names_are_shown_as_they_are(stream):
     console = RunConsole(stream)
     console.round({**EVENT, "metrics": {"a[bold]": {"amp": 0.5}}})
     values = dict.fromkeys(("amp", "fm", "wlp", "ua", "server_accuracy"))

@@ -88,10 +88,7 @@ def test_sync_asks_its_cohort_once_and_ends_when_nobody_is_at_work():
 def test_quorum_with_a_deadline_waits_for_all_until_then_and_after_it_for_the_least():
     """Cohort 4, 30 % more asked: ceil(5.2) = 6; ceil(0.7 * 4) = 3 must answer."""
     schedule = make_schedule(
-        recipe(
-            *CLOCK,
-            "schedule={name: quorum, min_fraction: 0.7, deadline_s: 9.0, over_selection: 0.3}",
-        )
+        recipe(*CLOCK, "schedule={name: quorum, min_fraction: 0.7, deadline_s: 9.0, over_selection: 0.3}")
     )
     assert asks(schedule, 0, True) == 6
     assert not completes(schedule, 3, 3)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from contexts import client_context, server_context
+from contexts import client_context
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.errors import RecipeError
@@ -14,7 +14,7 @@ RECIPE = {**THREE_CLIENTS, "partition": {"name": "iid", "clients": 3, "public": 
 
 
 def server(round_index=1):
-    return server_context(prepare(RECIPE).setting, round_index)
+    return prepare(RECIPE).setting.server_context(round_index)
 
 
 def client():

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from contexts import server_context
 
 from rayfed_kd.algorithms.fedavg import FedAvg
 from rayfed_kd.cluster.engine.batching.batched_steps import steps_of_one_shape
@@ -41,7 +40,7 @@ def setting(method=None, **recipe):
 
 def calls(one):
     """What goes down first, and the first round's steps."""
-    ctx = server_context(one)
+    ctx = one.server_context(1)
     message = one.method.dispatch(one.method.init_server(ctx), ctx)
     parts = {name: to_array(part).copy() for name, part in message.parts.items()}
     held = Held(parts)

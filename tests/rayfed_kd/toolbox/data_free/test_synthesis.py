@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from contexts import server_context
 from small_recipes import THREE_CLIENTS
 from torch import nn
 
@@ -17,7 +16,7 @@ RECIPE = {**THREE_CLIENTS, "method": {"name": "dense", "generator": GENERATOR}}
 @pytest.fixture
 def ctx():
     torch.set_num_threads(1)
-    return server_context(prepare(RECIPE).setting)
+    return prepare(RECIPE).setting.server_context(1)
 
 
 def options(**changes):
