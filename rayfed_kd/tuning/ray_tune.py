@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
+from rayfed_kd.cluster.ray_backend.private_ray import set_variables
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.recipe.seeds import derive
 from rayfed_kd.results.console import Work
@@ -103,16 +103,13 @@ def run_trials(
 def _quiet_ray_tune() -> Iterator[None]:
     """Keep Ray Tune from tables, log files and a signal handler; `Recorder` tells of an error."""
     logger = logging.getLogger("ray.tune")
-    level, before = logger.level, {key: os.environ[key] for key in QUIET if key in os.environ}
-    os.environ |= QUIET
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with set_variables(QUIET):
+            yield
     finally:
         logger.setLevel(level)
-        for key in QUIET:
-            os.environ.pop(key)
-        os.environ |= before
 
 
 def _trial(trial_run: TrialRun, config: Mapping[str, Any]) -> None:
