@@ -105,9 +105,7 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
             )
     for run in study.runs:
         if run.search is not None and study.search is None:
-            raise RecipeError(
-                f"runs: {run.label}: search; expected search with seeds at the study, too"
-            )
+            raise RecipeError(f"runs: {run.label}: search; expected search with seeds at the study, too")
         if run.against is not None:
             check_names(f"runs: {run.label}: against", [run.against], labels)
 

@@ -20,6 +20,7 @@ from rayfed_kd.comparison.curves import AxisName, Curve, CurveKey, RunTotals, cu
 from rayfed_kd.comparison.planning import PlannedRun, seeds_there
 from rayfed_kd.comparison.row_notes import row_notes, with_stop_as_target
 from rayfed_kd.comparison.runs import run_each
+from rayfed_kd.comparison.searching import RowSearch, row_searches
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.comparison.study_selection import Sources, select_studies
 from rayfed_kd.comparison.writers.all_tables import render_markdown
@@ -39,8 +40,6 @@ from rayfed_kd.setting.loading import load_data
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from rayfed_kd.comparison.searching import RowSearch
 
 TABLES_READ = ("rounds", "privacy", "metrics", "scores", "messages")
 
@@ -240,10 +239,6 @@ def missing_searches(studies: Sequence[Study]) -> list[RowSearch]:
 
     Raises: RecipeError if one cannot be run.
     """
-    if all(study.search is None for study in studies):
-        return []
-    from rayfed_kd.comparison.searching import row_searches
-
     searched = [study for study in studies if study.search is not None]
     return [row for study in searched for row in row_searches(study) if row.trials_left]
 

@@ -9,6 +9,7 @@ from typing import Any
 from rayfed_kd.comparison.controls import control_labels, with_controls
 from rayfed_kd.comparison.curves import AXES
 from rayfed_kd.comparison.planning import seeds_there
+from rayfed_kd.comparison.searching import with_found
 from rayfed_kd.comparison.studies import Paper, Study, check_names, read_study, with_folder
 from rayfed_kd.comparison.study_changes import (
     change_study,
@@ -92,12 +93,18 @@ def select_studies(
         check_names("--only", only, study.labels)
         check_names("--without", without, [*study.labels, *control_labels(study)])
         parts = split_into_tables(with_tables(study, tables))
-        selected = _changed(parts, overrides, numbers, only, without)
+
+        def changed(numbers: Sequence[int] | None) -> list[Study]:
+            studies = [change_study(part, overrides, numbers, only=only, without=without) for part in parts]
+            return [table for table in studies if table.runs]
+
+        selected = changed(numbers)
         if not selected:
             raise RecipeError("--only and --without leave no row; expected at least one")
         if add_seeds is not None:
-            selected = _changed(parts, overrides, more_seeds(selected, add_seeds), only, without)
-        return [with_controls(_with_found(table, overrides), without) for table in selected]
+            selected = changed(more_seeds(selected, add_seeds))
+        found = [table if table.search is None else with_found(table, overrides) for table in selected]
+        return [with_controls(table, without) for table in found]
 
 
 def more_seeds(tables: Sequence[Study], count: int) -> list[int]:
@@ -119,26 +126,6 @@ def more_seeds(tables: Sequence[Study], count: int) -> list[int]:
     after = max(seeds | begun) + 1
     new = [*cut_off, *range(after, after + count)][:count]
     return sorted({*seeds, *new})
-
-
-def _changed(
-    tables: Sequence[Study],
-    overrides: Sequence[str],
-    seeds: Sequence[int] | None,
-    only: Sequence[str],
-    without: Sequence[str],
-) -> list[Study]:
-    """The tables as the command line changes them, without those that have no row left."""
-    changed = [change_study(table, overrides, seeds, only=only, without=without) for table in tables]
-    return [table for table in changed if table.runs]
-
-
-def _with_found(table: Study, overrides: Sequence[str]) -> Study:
-    if table.search is None:
-        return table
-    from rayfed_kd.comparison.searching import with_found
-
-    return with_found(table, overrides)
 
 
 def _study_of_recipes(recipes: Mapping[str, RecipeSource], seeds: Sequence[int]) -> Study:
