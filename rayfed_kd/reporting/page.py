@@ -39,19 +39,6 @@ MARK = "rayfed-kd-report"  # stands before a page's stamp in the file
 HEAD = 4000  # characters of a file, among which a page has its stamp
 
 
-def page_path(folders: Sequence[Path], to: Path | None) -> Path:
-    """The page's file.
-
-    Args:
-        folders: what the page is about.
-        to: the name that was given; None: report.html, of one folder inside it, of several in the current
-            folder.
-    """
-    if to is not None:
-        return to
-    return folders[0] / NAME if len({folder.resolve() for folder in folders}) == 1 else Path(NAME)
-
-
 def stamp_of(folders: Sequence[Path], page: Path) -> str:
     """What tells a page apart from one about other folders: it stays the same if all of them are moved.
 
@@ -123,7 +110,9 @@ def report(
     if not runs:
         raise RecipeError("report: expected at least one run")
     folders = [Path(run) if isinstance(run, str | Path) else run.folder for run in runs]
-    page = page_path(folders, None if to is None else Path(to))
+    if to is None:
+        to = folders[0] / NAME if len({folder.resolve() for folder in folders}) == 1 else NAME
+    page = Path(to)
     if page.suffix != ".html":
         raise RecipeError(
             f"--to {page}: expected a name that ends in .html; the same name in .md lies beside it"
