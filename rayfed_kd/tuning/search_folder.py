@@ -61,7 +61,7 @@ class SearchSettings:
         """Search and scheduler, as `random search, asha`."""
         return f"{self.search} search, {self.scheduler}"
 
-    def difference(self, other: Mapping[str, Any]) -> str:
+    def difference(self, other: SearchSettings) -> str:
         """What differs from another search's settings, but for where and how safely trials run.
 
         Args:
@@ -71,7 +71,7 @@ class SearchSettings:
         """
         # Through YAML and back, as the other's were: tuples become lists, for example.
         new = load_yaml(yaml_text(asdict(self)))
-        return changes(_decisive(other), _decisive(new))
+        return changes(_decisive(asdict(other)), _decisive(new))
 
 
 def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,19 +82,6 @@ def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
         f"{kind}.{name}": text for kind, part in settings["inputs"].items() for name, text in part.items()
     }
     return {key: value for key, value in settings.items() if key not in ("recipe", "inputs")} | keys | hashes
-
-
-def _read_settings(file: Path) -> dict[str, Any]:
-    """What search.yaml holds.
-
-    Raises: RecipeError if it is damaged.
-    """
-    with naming(file):
-        content = read_yaml_file(file, "search")
-        keys = [field.name for field in fields(SearchSettings)]
-        if not (isinstance(content, dict) and {*content} == {*keys} and isinstance(content["recipe"], dict)):
-            raise RecipeError(f"damaged, or of another version: expected the keys {', '.join(keys)}")
-    return content
 
 
 @dataclass(frozen=True)
@@ -182,17 +169,22 @@ class SearchFolder:
 
         Raises: RecipeError if it holds another one.
         """
-        difference = settings.difference(_read_settings(self.path / SEARCH_FILE))
-        if difference:
+        if difference := settings.difference(self.settings()):
             raise RecipeError(f"{self.path} holds another search: {difference}. Give another --folder")
 
     def settings(self) -> SearchSettings:
         """The settings of the search in the folder.
 
         Raises:
-            RecipeError: another version of rayfed-kd wrote search.yaml, with other keys.
+            RecipeError: search.yaml is damaged, or another version of rayfed-kd wrote it, with other keys.
         """
-        return SearchSettings(**_read_settings(self.path / SEARCH_FILE))
+        file, keys = self.path / SEARCH_FILE, [field.name for field in fields(SearchSettings)]
+        with naming(file):
+            content = read_yaml_file(file, "search")
+            whole = isinstance(content, dict) and {*content} == {*keys}
+            if not (whole and isinstance(content["recipe"], dict)):
+                raise RecipeError(f"damaged, or of another version: expected the keys {', '.join(keys)}")
+        return SearchSettings(**content)
 
     def trial(self, number: int) -> Path:
         """A trial's run folder, whether it exists or not."""
