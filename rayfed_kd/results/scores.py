@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Tables = Mapping[str, Sequence[Mapping[str, Any]]]  # table -> rows
+
 
 def score_name(row: Mapping[str, Any]) -> str:
     """The name of a value beside the metrics of every evaluation, which says on which samples it is.
@@ -23,7 +25,7 @@ def is_score(metric: str) -> bool:
     return metric.startswith(("official_", "local_"))
 
 
-def with_scores(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[dict[str, Any]]:
+def with_scores(tables: Tables) -> Sequence[dict[str, Any]]:
     """Rows of the table `metrics`, each with its model's values of the round from the table `scores`.
 
     A value that is no finite number is None there.

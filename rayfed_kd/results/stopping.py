@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rayfed_kd.recipe.sections.safety import StopRecipe
-from rayfed_kd.results.scores import with_scores
-
-Tables = Mapping[str, Sequence[Mapping[str, Any]]]
+from rayfed_kd.results.scores import Tables, with_scores
 
 
 class StopRule:

@@ -49,16 +49,13 @@ class TableWriter:
             parts = (table.slice(end - rows[r], rows[r]) for r, end in zip(rows, ends, strict=True))
             self._open(name, [batch for part in parts for batch in part.combine_chunks().to_batches()])
         else:
-            self._path(name, STREAM).unlink(missing_ok=True)
+            (self._folder / name / STREAM).unlink(missing_ok=True)
         # Not before the stream, which counts where both are there.
         for path in (self._folder / name).glob("*.parquet"):
             path.unlink()
 
-    def _path(self, name: str, file: str) -> Path:
-        return self._folder / name / file
-
     def _open(self, name: str, begin: Sequence[Any] = ()) -> Stream:
-        stream = self._streams[name] = Stream(self._path(name, STREAM), SCHEMAS[name], begin)
+        stream = self._streams[name] = Stream(self._folder / name / STREAM, SCHEMAS[name], begin)
         return stream
 
     def row_counts(self, until_round: int) -> dict[str, int]:
@@ -109,10 +106,10 @@ class TableWriter:
         # First: of stream and file the stream counts, if a power cut leaves both.
         self.sync()
         for name, stream in list(self._streams.items()):
-            write_parquet(self._path(name, PARQUET), table_rows(self._folder / name, name))
+            write_parquet(self._folder / name / PARQUET, table_rows(self._folder / name, name))
             stream.close()
             del self._streams[name]
-            self._path(name, STREAM).unlink()
+            (self._folder / name / STREAM).unlink()
             flush_folder(self._folder / name)  # else it may come back, and stay
 
 

@@ -12,7 +12,7 @@ from rayfed_kd.files import read_json
 from rayfed_kd.recipe.registry import Registry, blame, blaming, in_modules
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG, EPSILONS, GPU_COLUMNS, UNFINISHED
-from rayfed_kd.results.scores import with_scores
+from rayfed_kd.results.scores import Tables, with_scores
 from rayfed_kd.results.tables import RowsByRound
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 
@@ -20,7 +20,6 @@ HERE = "rayfed_kd.results.trackers"
 TRACKERS = Registry(
     in_modules(HERE, tensorboard="tensorboard:TensorBoard", wandb="wandb:WandB"), f"{HERE}.tracker:Tracker"
 )
-Tables = Mapping[str, Sequence[Mapping[str, Any]]]
 FEW_HOSTS = 16  # more hosts than this would fill TensorBoard's page with curves
 ENDS = {"least": min, "most": max}
 
