@@ -27,8 +27,7 @@ Fact = tuple[str, str]  # a name, indented where it belongs to the one above, an
 def gpu_facts() -> Iterator[Fact]:
     """A fact for each GPU, then what the driver or torch complains of."""
     listed, fault = _ask_driver()
-    for values in listed:
-        index, name, capability, total, used, mode, driver = values
+    for index, name, capability, total, used, mode, driver in listed:
         major, minor = (int(part) for part in capability.split("."))
         alone = "" if (major, minor) >= EXACT_FROM else "; local.precision: fp32 alone"
         shared = "" if mode == "Default" else f"; compute mode {mode}: a server and hosts cannot share it"

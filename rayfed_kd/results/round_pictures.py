@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ class RoundPictures:
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         self._folder, self._setting = folder, setting
-        self._real_means: Array | None = None
 
     def draw_partition(self) -> None:
         """Draw what stands before the first round."""
@@ -76,7 +76,7 @@ class RoundPictures:
         images, labels = samples.images.numpy(), samples.labels.numpy()
         grid = sample_grid_figure(images[:SHOWN_SAMPLES], labels[:SHOWN_SAMPLES], names)
         means, counts = _class_means(images, labels, len(names))
-        classes = class_means_figure(self._real_class_means(), means, names, counts)
+        classes = class_means_figure(self._real_means, means, names, counts)
         for tag, figure in ((name, grid), ("class_means" if name == "samples" else f"{name}_means", classes)):
             self._save_picture(figure, f"{tag}-{round_index:06d}")
 
@@ -85,15 +85,14 @@ class RoundPictures:
 
         save_figure(figure, self._folder / "figures" / f"{name}.png")
 
-    def _real_class_means(self) -> Array:
-        if self._real_means is None:
-            train = self._setting.dataset.train
-            labels = np.asarray(train.labels)
-            classes = len(self._setting.dataset.class_names)
-            chosen = np.concatenate([np.flatnonzero(labels == c)[:REAL_PER_CLASS] for c in range(classes)])
-            images = np.asarray(train.images[np.sort(chosen)], dtype=np.float32) / 255
-            self._real_means, _ = _class_means(images, labels[np.sort(chosen)], classes)
-        return self._real_means
+    @cached_property
+    def _real_means(self) -> Array:
+        train = self._setting.dataset.train
+        labels = np.asarray(train.labels)
+        classes = len(self._setting.dataset.class_names)
+        chosen = np.concatenate([np.flatnonzero(labels == c)[:REAL_PER_CLASS] for c in range(classes)])
+        images = np.asarray(train.images[np.sort(chosen)], dtype=np.float32) / 255
+        return _class_means(images, labels[np.sort(chosen)], classes)[0]
 
     def draw_last(self) -> None:
         """Draw the pictures of all rounds."""

@@ -59,13 +59,12 @@ def curves_picture(comparison: Comparison, metric: str, axis: AxisName | None = 
     Raises:
         RecipeError: no row has the metric, or there is no such axis.
     """
-    if axis is not None:
-        check_names("against", [axis], AXES)
     scale, named = metric_scale(metric), _curves_by_name(comparison, metric)
     if axis is None:
         across = "round"
         lines = [mean_line(look, runs, scale, label=name) for look, (name, runs) in enumerate(named.items())]
     else:
+        check_names("against", [axis], AXES)
         across, looks = AXES[axis].title, {name: look for look, name in enumerate(named)}
         lines = lines_over_cost(named, looks, scale, axis)
     seeds = len(comparison.study.seeds)
