@@ -4,7 +4,6 @@ Every case is a command line, with the files that it names. The commands run in 
 """
 
 import json
-import resource
 import shutil
 import signal
 import sys
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from image_files import images, png
-from memory_limit import limited_memory
+from memory_limit import full_disk, limited_memory
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
@@ -100,14 +99,9 @@ def space(place, entry, *words):
     return ["tune", recipe(place), "--space", name, "--folder", str(place / "search"), *words]
 
 
-def parquet(place, column, metadata=None, label=0, label_type=None):
-    """A data set of two images as Hugging Face has them."""
-    stored = pa.table(
-        {
-            "image": pa.array([{"bytes": one, "path": ""} for one in column]),
-            "label": pa.array([label] * len(column), label_type or pa.int64()),
-        }
-    )
+def parquet(place, image, metadata=None):
+    """A data set of nine equal images as Hugging Face has them."""
+    stored = pa.table({"image": [{"bytes": image, "path": ""}] * 9, "label": [0] * 9})
     (place / "data").mkdir()
     pq.write_table(stored.replace_schema_metadata(metadata), place / "data" / "train-0.parquet")
     return run(place, f"data={{name: parquet, folder: {place / 'data'}}}")
@@ -270,24 +264,21 @@ CASES = {
     "trace latency of 1e300 s": lambda place: trace(place, 0, 1, latency_s=1e300),
     "trace period of 1e300 s": lambda place: trace(place, 0, 1, "clock.period_s=1e300"),
     "trace client of 10^30": lambda place: trace(place, 0, 1, "partition.clients=1000000000000"),
-    "metadata of images that is no JSON": lambda place: parquet(
-        place, [png(images(4, 4))] * 9, {"huggingface": "{"}
-    ),
-    "metadata of images that is not UTF-8": lambda place: parquet(
-        place, [png(images(4, 4))] * 9, {"huggingface": b"\xff"}
-    ),
-    "metadata of images with names that are numbers": lambda place: parquet(
-        place,
-        [png(images(4, 4))] * 9,
-        {"huggingface": json.dumps({"info": {"features": {"label": {"names": 5}}}})},
-    ),
-    "metadata of images that is deep": lambda place: parquet(
-        place, [png(images(4, 4))] * 9, {"huggingface": "[" * 100_000}
-    ),
-    "an image that is a decompression bomb": lambda place: parquet(place, [bomb()] * 9),
-    "an image that is no image": lambda place: parquet(place, [b"PNG"] * 9),
-    "an image without bytes": lambda place: parquet(place, [None] * 9),
-    "images that are names of files": lambda place: parquet(place, ["recipe.yaml"] * 9),
+    **{
+        f"metadata of images {what}": lambda place, text=text: parquet(
+            place, png(images(4, 4)), {"huggingface": text}
+        )
+        for what, text in {
+            "that is no JSON": "{",
+            "that is not UTF-8": b"\xff",
+            "with names that are numbers": json.dumps({"info": {"features": {"label": {"names": 5}}}}),
+            "that is deep": "[" * 100_000,
+        }.items()
+    },
+    "an image that is a decompression bomb": lambda place: parquet(place, bomb()),
+    "an image that is no image": lambda place: parquet(place, b"PNG"),
+    "an image without bytes": lambda place: parquet(place, None),
+    "images that are names of files": lambda place: parquet(place, "recipe.yaml"),
     "samples of 2^63": lambda place: run(place, "data={name: synthetic, samples: 9223372036854775808}"),
     "samples of 10^12": lambda place: run(place, "data={name: synthetic, samples: 1000000000000}"),
     "test samples of 10^12": lambda place: run(place, "data={name: synthetic, test_samples: 1000000000000}"),
@@ -317,9 +308,7 @@ CASES = {
         "--search",
         "grid",
     ),
-    "10^9 trials": lambda place: space(
-        place, {"local.optimizer.lr": {"uniform": [0.1, 0.2]}}, "--samples", "1000000000"
-    ),
+    "10^9 trials": lambda place: space(place, RATES, "--samples", "1000000000"),
     "a space whose key is a number": lambda place: space(place, {1: {"uniform": [0, 1]}}),
     "a space whose key is empty": lambda place: space(place, {"": {"uniform": [0, 1]}}),
     "a space whose key has two dots": lambda place: space(place, {"a..b": {"uniform": [0, 1]}}),
@@ -542,17 +531,6 @@ def test_report_is_not_written_to_a_wrong_place(name, finished, place, answered)
     assert "--to" in answered(["report", str(finished), "--to", TARGETS[name](place)])
 
 
-@contextmanager
-def full_disk():
-    """To this process the disk is full: its files cannot grow beyond 100 bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("command", ["report", "partition", "export"])
 def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, place, answered):
     words = {
@@ -560,7 +538,7 @@ def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, p
         "partition": ["partition", recipe(place), "--out", "."],
         "export": ["export", str(finished), "--model", "global", "--to", "x"],
     }[command]
-    with full_disk():
+    with full_disk(100):
         told = answered(words)
     assert "cannot be written" in told
     assert [path.name for path in place.iterdir() if path.name != "recipe.yaml"] == []

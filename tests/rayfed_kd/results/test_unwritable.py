@@ -1,9 +1,8 @@
 """A run folder that takes no more: a message, and what was written before is there."""
 
-import resource
-
 import pytest
 from command_line import run_command
+from memory_limit import full_disk
 from paths import ROOT
 
 import rayfed_kd
@@ -18,19 +17,10 @@ def run_words(folder, *changes):
     return ["run", recipe, "--local", f"results.folder={folder}", *SMALL, *changes]
 
 
-def limited(words, most_bytes):
-    """The command while files cannot grow further: to it the disk is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
-    try:
-        return run_command(*words)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_disk_that_fills_up_in_mid_run_ends_it_with_what_there_is(tmp_path):
     """Tables of three rounds are small; the checkpoint, with every client's model, is not."""
-    done = limited(run_words(tmp_path / "run", "checkpoint.every=2"), 300_000)
+    with full_disk(300_000):
+        done = run_command(*run_words(tmp_path / "run", "checkpoint.every=2"))
     assert done.returncode == 1
     message = "the run's folder cannot be written"
     assert message in done.stderr
@@ -42,7 +32,8 @@ def test_disk_that_fills_up_in_mid_run_ends_it_with_what_there_is(tmp_path):
 
 
 def test_disk_that_is_full_before_the_first_round_is_a_bad_folder(tmp_path):
-    done = limited(run_words(tmp_path / "run"), 100)
+    with full_disk(100):
+        done = run_command(*run_words(tmp_path / "run"))
     assert done.returncode == 2
     assert "results.folder:" in done.stderr
     assert "cannot be written" in done.stderr
@@ -57,7 +48,8 @@ def test_full_disk_on_resuming_leaves_the_recipe_as_it_was(tmp_path):
         local=True,
     ).folder
     config = (folder / "config.yaml").read_text()
-    done = limited(["resume", str(folder), "--local", "rounds=2"], 100)
+    with full_disk(100):
+        done = run_command("resume", str(folder), "--local", "rounds=2")
     assert done.returncode == 2
     assert "results.folder:" in done.stderr
     assert (folder / "config.yaml").read_text() == config
