@@ -136,7 +136,7 @@ def test_file_says_first_what_runs_and_then_gets_a_line_for_each_phase(stream):
     ]
 
 
-def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, monkeypatch):
+def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, stream, monkeypatch):
     monkeypatch.setattr(Screen, "quiet_s", 0.02)
     console = RunConsole(terminal)
     console.start("quickstart.yaml")
@@ -146,7 +146,6 @@ def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, mo
     console.stop()
     assert re.search(r"\rstopping [━╸╺]{20} 0:00:00\s*$", plain(terminal.getvalue()))
     monkeypatch.delenv("FORCE_COLOR")
-    stream = io.StringIO()
     console = RunConsole(stream)
     console.start("quickstart.yaml")
     console.stopping()
@@ -154,9 +153,8 @@ def test_after_ctrl_c_a_terminal_and_a_file_show_that_the_run_stops(terminal, mo
     console.stop()
 
 
-def test_file_gets_a_line_a_minute_in_long_rounds(monkeypatch):
+def test_file_gets_a_line_a_minute_in_long_rounds(stream, monkeypatch):
     monkeypatch.setattr(Screen, "quiet_s", 0.02)
-    stream = io.StringIO()
     console = RunConsole(stream)
     console.start("long.yaml")
     wait_until(lambda: "round 1; 0:00:00\n" in stream.getvalue())
@@ -197,9 +195,8 @@ def test_brackets_in_names_are_shown_as_they_are(stream):
     assert all(text in stream.getvalue() for text in shown)
 
 
-def test_end_names_the_folder_and_the_command(monkeypatch):
+def test_end_names_the_folder_and_the_command(stream, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", lambda path: path == Path("/runs/a b/tensorboard"))
-    stream = io.StringIO()
     RunConsole(stream).finish(SUMMARY, Path("/runs/a b"), 12.0)
     text = stream.getvalue()
     assert "50.00 %" in text
@@ -209,8 +206,7 @@ def test_end_names_the_folder_and_the_command(monkeypatch):
     assert "report       rayfed-kd report '/runs/a b'\n" in text
 
 
-def test_end_names_the_best_round_and_the_clients_that_are_tested():
-    stream = io.StringIO()
+def test_end_names_the_best_round_and_the_clients_that_are_tested(stream):
     RunConsole(stream).finish(SUMMARY, Path("/runs/a"), 12.0)
     text = stream.getvalue()
     assert "tensorboard" not in text  # `results.trackers` may be without it
