@@ -197,12 +197,16 @@ def test_missing_ray_tune_is_told(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def folder(tmp_path):
+    return SearchFolder(tmp_path / "search")
+
+
+@pytest.fixture
 def asked():
     return SearchSettings(load_recipe(RECIPE).model_dump(), KEYS, "amp/oca", "random", "asha", {})
 
 
-def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked, tmp_path):
-    folder = SearchFolder(tmp_path / "search")
+def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked, folder):
     with pytest.raises(RecipeError, match=r"--resume: .* holds no search"):
         folder.claimed(asked, resume=True).__enter__()
     with folder.claimed(asked, resume=False):
@@ -215,8 +219,7 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
         folder.claimed(other, resume=True).__enter__()
 
 
-def test_search_that_was_refused_before_its_first_trial_blocks_no_other(asked, tmp_path):
-    folder = SearchFolder(tmp_path / "search")
+def test_search_that_was_refused_before_its_first_trial_blocks_no_other(asked, folder):
     with pytest.raises(RecipeError, match="no room"), folder.claimed(asked, resume=False):
         raise RecipeError("no room")
     with pytest.raises(RecipeError, match="no room"), folder.claimed(asked, resume=False):
@@ -227,8 +230,7 @@ def test_search_that_was_refused_before_its_first_trial_blocks_no_other(asked, t
         folder.claimed(asked, resume=False).__enter__()
 
 
-def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
-    folder = SearchFolder(tmp_path / "search")
+def test_search_goes_on_with_other_placement_and_checkpoints(asked, folder):
     with folder.claimed(asked, resume=False):
         pass
     changes = ["placement.clients_per_actor=1", "checkpoint.every=1"]
@@ -237,8 +239,7 @@ def test_search_goes_on_with_other_placement_and_checkpoints(asked, tmp_path):
         pass
 
 
-def test_failed_trials_are_tried_again_and_others_left(asked, tmp_path):
-    folder = SearchFolder(tmp_path / "search")
+def test_failed_trials_are_tried_again_and_others_left(asked, folder):
     records = [
         TrialRecord(0, {"a": 1}, "finished", 2),
         TrialRecord(1, {"a": 2}, "failed", 1, "boom"),
@@ -251,8 +252,8 @@ def test_failed_trials_are_tried_again_and_others_left(asked, tmp_path):
         assert folder.records() == [records[0], TrialRecord(1, {"a": 2}, "running", 1), records[2]]
 
 
-def test_search_goes_on_with_the_same_data_alone(asked, tmp_path):
-    folder, hashes = SearchFolder(tmp_path / "search"), ready(tmp_path).settings.inputs
+def test_search_goes_on_with_the_same_data_alone(asked, folder, tmp_path):
+    hashes = ready(tmp_path).settings.inputs
     with folder.claimed(replace(asked, inputs=hashes), resume=False):
         pass
     other = replace(asked, inputs={**hashes, "data": hashes["data"] | {"train-labels": "another"}})
