@@ -10,6 +10,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,15 @@ class ReachedLines:
         self._seconds: dict[str, float] = defaultdict(float)
         self._coverage.start()
 
-    def _enter(self, context: str) -> None:
+    @contextmanager
+    def _within(self, context: str) -> Iterator[None]:
         self._contexts.append(context)
         self._coverage.switch_context(context)
-
-    def _leave(self) -> None:
-        self._contexts.pop()
-        self._coverage.switch_context(self._contexts[-1])
+        try:
+            yield
+        finally:
+            self._contexts.pop()
+            self._coverage.switch_context(self._contexts[-1])
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         """Leave tests on Ray out."""
@@ -48,22 +51,16 @@ class ReachedLines:
     def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
         """A test's own lines."""
         self._fixtures[item.nodeid] = [_fixture(name, item) for name in item.fixturenames]
-        self._enter(item.nodeid)
-        try:
+        with self._within(item.nodeid):
             return (yield)
-        finally:
-            self._leave()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[Any]:
         """Lines of a fixture that other tests use too."""
         if fixturedef.scope == "function":
             return (yield)
-        self._enter(_fixture(fixturedef.argname, request._pyfuncitem))
-        try:
+        with self._within(_fixture(fixturedef.argname, request._pyfuncitem)):
             return (yield)
-        finally:
-            self._leave()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """A test's seconds."""
