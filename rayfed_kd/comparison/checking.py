@@ -72,9 +72,11 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
         _check_models(study, recipes)
         _check_claimed_models(study, {run.label: read for run, read in zip(planned, recipes, strict=True)})
         _check_same_data(planned, recipes)
-        for run, recipe in zip(planned, recipes, strict=True):
-            if (folder := run.kept_folder) is not None:
-                _check_kept_run(folder, recipe)
+        # What rows are to run with is known when all searches are over: then they are checked.
+        if all(run.search is None for run in study.runs):
+            for run, recipe in zip(planned, recipes, strict=True):
+                if (folder := run.kept_folder) is not None:
+                    _check_kept_run(folder, recipe)
     return planned, recipes
 
 

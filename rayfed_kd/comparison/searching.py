@@ -15,14 +15,16 @@ from typing import Any
 
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Study
-from rayfed_kd.errors import RecipeError, RunError, in_words
+from rayfed_kd.errors import RecipeError, RunError, counted, in_words
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.files import file_name
 from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
 from rayfed_kd.tuning.search_setup import Search, prepare_search
-from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, coefficient_text
+from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, coefficient_text, read_space
 from rayfed_kd.tuning.tune import accept_coefficients, running
+
+JUDGED_ON = ("data", "partition", "seed")  # a row that searched them would have a table of its own
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,11 @@ class RowSearch:
             ended = [trial for trial in trials[first : first + size] if trial.status == "finished"]
             if len(ended) == size:
                 values = [folder.values(trial.number, self.search.metric)[-last:] for trial in ended]
-                means[first] = fmean(fmean(value for _, value in points) for points in values)
+                if all(values):
+                    means[first] = fmean(fmean(value for _, value in points) for points in values)
         if not means:
-            raise RunError(f"{self.label}: no configuration of its search has a value with every seed")
+            what = f"no configuration in {folder.path} has a value with every seed"
+            raise RunError(f"{self.label}: {what}; remove the folder to search anew")
         best = max(means, key=means.__getitem__)
         return {key: value for key, value in trials[best].coefficients.items() if key != "seed"}, means[best]
 
@@ -94,10 +98,10 @@ def with_found(study: Study, overrides: Sequence[str]) -> Study:
         found = runs[row.label].with_overrides(coefficient_overrides(coefficients))
         runs[row.label] = found.model_copy(update={"search": None})
         told = ", ".join(f"{key} {coefficient_text(number)}" for key, number in coefficients.items())
-        metric, configurations = row.search.metric, row.search.trials // len(row.seeds)
+        metric, number = row.search.metric, row.search.trials // len(row.seeds)
         sentences.append(
-            f"{row.label} has {told}: the best of {configurations} configurations, {metric.told(value)} "
-            f"{metric} with the seeds {in_words(map(str, row.seeds))}"
+            f"{row.label} has {told}: the best of {counted(number, 'configuration')}, {metric.told(value)} "
+            f"{metric} with seed{'s' * (len(row.seeds) > 1)} {in_words(map(str, row.seeds))}"
         )
     changed = study.model_copy(update={"runs": [runs[label] for label in study.labels]})
     changed._found = tuple(sentences)
@@ -112,18 +116,24 @@ def row_searches(study: Study) -> Iterator[RowSearch]:
     assert study.search is not None
     seeds = study.search.seeds
     if both := {*seeds} & {*study.seeds}:
-        raise RecipeError(f"search.seeds: {min(both)} is judged on, too; expected none of {study.seeds}")
+        raise RecipeError(f"search.seeds: {min(both)} is judged on, too; expected none of the study's seeds")
+    if len({*seeds}) < len(seeds):
+        raise RecipeError(f"search.seeds = {seeds}: expected each once")
     for run in study.runs:
         if run.search is None:
             continue
         (planned,) = plan_runs(study.model_copy(update={"runs": [run], "seeds": seeds[:1]}))
         with planned.naming():
+            space = read_space(run.search)
+            if key := next((key for key in space.distributions if key.split(".")[0] in JUDGED_ON), None):
+                raise RecipeError(f"{key}: all rows are judged on the same; expected another key")
             prepared = prepare(planned.source, planned.overrides)
             search = prepare_search(
                 prepared.setting,
                 run.search,
                 partial(accept_coefficients, prepared),
                 samples=study.search.samples,
+                metric=None if space.metric else study.headline,
                 scheduler="fifo",
                 folder=Path(study.folder) / "search" / file_name(run.label),
                 seeds=seeds,
@@ -138,7 +148,7 @@ def _is_begun(folder: SearchFolder) -> bool:
 
 
 def _refuse_searched(row: RowSearch, overrides: Sequence[str]) -> None:
-    for key in row.search.space.distributions:
+    for key in row.search.space.distributions.keys() - {"seed"}:
         for override in overrides:
             changed = override.partition("=")[0]
             if f"{key}.".startswith(f"{changed}.") or f"{changed}.".startswith(f"{key}."):

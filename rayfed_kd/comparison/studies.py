@@ -224,7 +224,7 @@ class StudyTable(Closed):
         target: in place of the study's.
     """
 
-    base: str | None = None
+    base: str | dict[str, Any] | None = None
     overrides: list[str] = []
     runs: dict[str, list[str]] = {}
     without: list[str] = []
@@ -286,7 +286,7 @@ class Study(Closed):
     called: ClassVar[str] = "a study"
 
     title: str = ""
-    base: str | None = None
+    base: str | dict[str, Any] | None = None
     overrides: list[str] = []
     seeds: Seeds = [1]
     folder: Annotated[PathText, AfterValidator(plain_folder)]

@@ -285,10 +285,10 @@ def _last_round(prepared: Prepared, records: Sequence[RoundRecord]) -> _Measured
 def _continued(points: Sequence[tuple[float, float]], x: float) -> float:
     """The line through two points, at `x`; see the tests. One point alone stands for itself.
 
-    It never falls, as more data takes no less time.
+    It never falls, as more data takes no less time, and is never below 0.
     """
     (x1, y1), (x2, y2) = points[0], points[-1]
-    return y2 if x2 <= x1 else y2 + max(0.0, (y2 - y1) / (x2 - x1)) * (x - x2)
+    return y2 if x2 <= x1 else max(0.0, y2 + max(0.0, (y2 - y1) / (x2 - x1)) * (x - x2))
 
 
 def host_memory(held_mb: float, missing_mb: float) -> HostMemory | None:

@@ -4,10 +4,10 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from known_comparison import write_yaml
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
+from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
@@ -15,13 +15,14 @@ from rayfed_kd.tuning.search_folder import SearchFolder, TrialRecord
 from rayfed_kd.tuning.space import coefficient_overrides, parse_space
 
 BASE = {**THREE_CLIENTS, "partition": {**THREE_CLIENTS["partition"], "public": {"fraction": 0.3}}}
+OTHER_DATA = {"runs": [{"label": "A", "search": {"space": {"partition.alpha": {"choice": [1.0]}}}}]}
 LR = {"local.optimizer.lr": {"loguniform": [0.001, 0.5]}}
 
 
 @pytest.fixture
 def study(tmp_path):
     return {
-        "base": str(write_yaml(tmp_path / "base.yaml", BASE)),
+        "base": BASE,
         "seeds": [1],
         "last": 2,
         "folder": str(tmp_path / "runs"),
@@ -79,7 +80,7 @@ def test_rows_are_judged_with_what_is_best_on_the_searchs_seeds(study, trials, t
     told = (
         f"M has local.optimizer.lr {rate:.4g}: the best of 3 configurations, {100 * value:.2f} % ua/personal "
     )
-    assert f"{told}with the seeds 7 and 8." in str(table)
+    assert f"{told}with seeds 7 and 8." in str(table)
     (again,) = rayfed_kd.compare(study, local=True)
     assert (str(again), len(trials)) == (str(table), 12)
     with pytest.raises(RecipeError, match=r"holds another search: recipe\.rounds was 2, is 3"):
@@ -98,11 +99,26 @@ def test_configuration_counts_if_all_its_trials_have_ended_well(study, trials, t
     assert changed.runs[0].overrides != best
     for other in range(6):
         folder.write_record(replace(folder.record(other), status="failed" if other % 2 else "finished"))
-    with pytest.raises(RunError, match="A: no configuration of its search has a value with every seed"):
+    with pytest.raises(RunError, match=r"A: no configuration in .*search/A has a value with every seed; "):
         select_studies(study)
     folder.write_record(replace(folder.record(5), status="running"))
     (changed,) = select_studies(study)
     assert (changed.runs[0].overrides, changed.found) == ([], ())
+
+
+def test_more_samples_are_added_and_a_row_without_a_metric_is_searched_by_the_headline(study, trials):
+    rayfed_kd.compare(study, only=["M"], local=True)
+    trials.clear()
+    study |= {"search": {"seeds": [7, 8], "samples": 4}, "headline": "amp"}
+    with pytest.raises(RecipeError, match=r"holds another search: metric was ua/personal, is amp/personal"):
+        rayfed_kd.compare(study, only=["M"], local=True)
+    assert not trials
+    del study["headline"]
+    study["runs"][1]["overrides"].append("local.epochs=1")  # as it was: no change
+    (changed,) = select_studies(study, only=["M"])
+    assert changed.runs[0].search is not None
+    checked, _ = check_study(changed)
+    assert [run.label for run in checked if run.done] == ["M", "M, labels alone"]
 
 
 @pytest.mark.slow
@@ -117,10 +133,12 @@ def test_searches_of_rows_on_ray_find_the_same(study, trials, session_ray, tmp_p
 @pytest.mark.parametrize(
     ("change", "overrides", "message"),
     [
-        ({"seeds": [7]}, [], "search.seeds: 7 is judged on, too; expected none of [7]"),
+        ({"seeds": [7]}, [], "search.seeds: 7 is judged on, too; expected none of the study's"),
         ({"search": None}, [], "runs: A: search; expected search with seeds at the study, too"),
         ({}, ["local.optimizer={name: adam}"], "the row A searches local.optimizer.lr; expected another key"),
         ({"search": {"seeds": 2}}, [], "search.samples is missing"),
+        ({"search": {"seeds": [7, 7], "samples": 3}}, [], "search.seeds = [7, 7]: expected each once"),
+        (OTHER_DATA, [], "partition.alpha: all rows are judged on the same; expected another key"),
     ],
 )
 def test_what_would_not_be_a_fair_search_is_refused(study, change, overrides, message):
