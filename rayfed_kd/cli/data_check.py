@@ -57,14 +57,13 @@ def check_folder(place: Path, source: str | None, options: Mapping[str, Any]) ->
             f"{place.resolve()} has {has}; no source reads them: `rayfed-kd data` lists what is read"
         )
     alone = [file for file in files if file.suffix.lower() == kind and file.parent == folder]
-    first = None
+    tried = list[Checked]()
     for name in sources:
         named = {"file" if name == "npz" else "train": alone[0].name} if len(alone) == 1 else {}
-        checked = _checked(name, folder, {**({} if name in OF_FOLDERS else named), **options})
-        first = first or checked
-        if checked[1] is not None:
-            return [checked]
-    return [first] if first else []
+        tried.append(_checked(name, folder, {**({} if name in OF_FOLDERS else named), **options}))
+        if tried[-1][1] is not None:
+            return tried[-1:]
+    return tried[:1]
 
 
 def _has(folder: Path, name: str, options: Mapping[str, Any]) -> bool:

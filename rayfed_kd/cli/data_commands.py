@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,7 @@ def check(
     from rayfed_kd.recipe.loading import overridden
 
     find_own_modules()
-    recipe: dict[str, Any] = {"data": {}}
-    for word in overrides:
-        recipe = overridden(recipe, word)
+    recipe: dict[str, Any] = reduce(overridden, overrides, {"data": {}})
     if set(recipe) != {"data"} or {"name", "folder"} & set(recipe["data"]):
         raise RecipeError("expected options of the data, as data.size=32; --source and FOLDER say the others")
     checks = check_folder(Path(folder), source, recipe["data"])

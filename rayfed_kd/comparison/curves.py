@@ -19,8 +19,7 @@ NOT_COUNTED = ("metadata", "simulation")
 AxisName = Literal["bytes", "bytes_up", "bytes_down", "epsilon", "local_epsilon", "sim_s", "wall_s"]
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """What a metric is drawn over.
 
     Attributes:

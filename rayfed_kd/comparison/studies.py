@@ -61,6 +61,7 @@ quick:                                # `quick=true`: what two cores do in their
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -109,9 +110,7 @@ class StudyRun(Closed):
 
         Returns: a list with the value; an empty one if they give none, as None is a value, too.
         """
-        value: Any = {}
-        for override in self.overrides:
-            value = overridden(value, override)
+        value: Any = reduce(overridden, self.overrides, dict[str, Any]())
         for step in key.split("."):
             if not isinstance(value, Mapping) or step not in value:
                 return []

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -66,8 +66,7 @@ class Run:
         return curves_of(self.tables)
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(NamedTuple):
     """What a report is about.
 
     Attributes:
@@ -121,12 +120,15 @@ def _runs_of(folder: Path, comparisons: dict[Path, str]) -> Iterator[tuple[Path,
         return
     if not members:
         raise RecipeError(f"{folder} holds no run: there is no config.yaml, and none one or two levels below")
-    written = folder / "comparison.md"
-    text = written.read_text(encoding="utf8", errors="replace") if written.is_file() else ""
-    comparisons[folder] = text
+    text = comparisons[folder] = _text(folder / "comparison.md")
     places = _places(text)
     rows = [(member, SEED.sub("", member.name)) for member in members]
     yield from sorted(rows, key=lambda row: places.get(row[1], len(places)))
+
+
+def _text(path: Path) -> str:
+    """A file's text, "" without it. A kill may leave half a character; what else it says still counts."""
+    return path.read_text(encoding="utf8", errors="replace") if path.is_file() else ""
 
 
 def _places(text: str) -> dict[str, int]:
@@ -151,9 +153,7 @@ def _read_run(folder: Path, row: str) -> Run:
     except RecipeError as error:
         raise RecipeError(f"{error} ({versions})") from None
     tables = {name: _read_current_table(folder, name, versions) for name in SCHEMAS}
-    log = folder / "log.txt"
-    # A kill may leave half a character behind; what else the log says still counts.
-    text = log.read_text(encoding="utf8", errors="replace") if log.is_file() else ""
+    resumed = re.findall(r"resumed after round (\d+)$", _text(folder / "log.txt"), re.MULTILINE)
     return Run(
         label=folder.resolve().name,
         group=row,
@@ -165,7 +165,7 @@ def _read_run(folder: Path, row: str) -> Run:
         environment=environment,
         tables=tables,
         summary=summarise(tables, "", recipe.partition.clients, recipe.evaluation.clients),
-        resumed=[int(after) for after in re.findall(r"resumed after round (\d+)$", text, re.MULTILINE)],
+        resumed=[*map(int, resumed)],
     )
 
 

@@ -14,20 +14,16 @@ TABLES = "tables"  # the folder of tables
 UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 FIRST = {"round": "int64", "sim_s": "float64"}  # columns of every table
 
-
-def _schemas() -> dict[str, pa.Schema]:
-    """The tables' columns, as schemas.yaml has them; the first two are round and simulated seconds."""
-    types = {name: pa.type_for_alias(name) for name in ("int64", "float64", "string")}
-    types["list of int64"] = pa.list_(types["int64"])
-    types["numbers by name"] = pa.map_(types["string"], types["float64"])
-    tables = read_yaml_file(Path(__file__).with_suffix(".yaml"), "list of tables")
-    return {
-        name: pa.schema({key: types[kind] for key, kind in {**FIRST, **columns}.items()})
-        for name, columns in tables.items()
-    }
-
-
-SCHEMAS = _schemas()
+TYPES = {
+    **{name: pa.type_for_alias(name) for name in ("int64", "float64", "string")},
+    "list of int64": pa.list_(pa.int64()),
+    "numbers by name": pa.map_(pa.string(), pa.float64()),
+}
+# The tables' columns, as schemas.yaml has them; the first two are round and simulated seconds.
+SCHEMAS = {
+    name: pa.schema({key: TYPES[kind] for key, kind in {**FIRST, **columns}.items()})
+    for name, columns in read_yaml_file(Path(__file__).with_suffix(".yaml"), "list of tables").items()
+}
 
 # Columns that measure a host's device: null on a CPU.
 GPU_COLUMNS = SCHEMAS["hosts"].names[-6:]
@@ -40,14 +36,11 @@ NOT_COVERED = (
 )
 
 # The order of a round's rows; those of `metrics` stay in the order in which the method names its models, so
-# that a reader's "first model" is the method's own.
-ROW_ORDER: dict[str, tuple[str, ...]] = {
-    "rounds": (),
-    "metrics": (),
+# that a reader's "first model" is the method's own. Other tables have one row.
+ROW_ORDER = {
     "clients": ("client", "model"),
     "scores": ("model", "metric", "test"),
     "messages": ("client", "direction", "kind"),
-    "privacy": (),
     "hosts": ("host",),
 }
 

@@ -65,9 +65,7 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
     ]
     if bad := summary.get("bad_replies"):
         notes.append(f"{counted(bad, 'bad reply', 'bad replies')} left out (faults.bad_replies: drop)")
-    notes += privacy_notes(summary)
-    untested = untested_text(summary)
-    return notes if untested is None else [*notes, untested]
+    return [*notes, *privacy_notes(summary), *filter(None, [untested_text(summary)])]
 
 
 def privacy_notes(summary: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,6 @@ what stands in their tables.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,18 +176,14 @@ def optuna_search(space: Space, seed: int, earlier: Sequence[Coefficients] = ())
             # Modulo 2^32: Optuna seeds a numpy RandomState, which takes 32 bits.
             super().__init__(seed=derive(seed, "tune", "optuna", trial.number) % 2**32)
 
-    def place(key: str, value: Any) -> Any:
-        values = space.distributions[key]
-        texts = list(map(json.dumps, values.values))  # to Python 1, 1.0 and true are the same
-        return texts.index(json.dumps(value)) if values.kind == "choice" else value
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    keys = space.distributions
     return OptunaSearch(
-        {key: _to_optuna(optuna.distributions, values) for key, values in space.distributions.items()},
+        {key: _to_optuna(optuna.distributions, values) for key, values in keys.items()},
         metric=VALUE,
         mode="max",
         sampler=ByNumber(),
-        points_to_evaluate=[{key: place(key, value) for key, value in trial.items()} for trial in earlier],
+        points_to_evaluate=[{key: keys[key].place(value) for key, value in one.items()} for one in earlier],
     )
 
 

@@ -68,13 +68,13 @@ class SearchResult:
 
     def panel(self, key: str) -> CoefficientPanel:
         """What a picture has of a recipe key: its axis, and by status the trials' best values as shown."""
-        points: dict[str, list[tuple[Any, float]]] = {}
+        searched, points = self.space.distributions[key], dict[str, list[tuple[float, float]]]()
         for row in self.rows:
             if row.best is not None:
-                point = row.coefficients[key], metric_scale(self.metric.name) * row.best
+                place = searched.place(row.coefficients[key])
+                point = place, metric_scale(self.metric.name) * row.best
                 for name in (row.status, *(["best"] if row is self.best else [])):
                     points.setdefault(name, []).append(point)
-        searched = self.space.distributions[key]
         names = list(map(coefficient_text, searched.values))
         return CoefficientPanel(key, searched.kind, searched.values, names, points)
 

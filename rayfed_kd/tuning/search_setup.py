@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayfed_kd.errors import RecipeError, naming, optional_package
 from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
@@ -20,8 +19,7 @@ from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space, read_space
 DEFAULT_TRIALS = 10
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(NamedTuple):
     """A search that passed every check.
 
     Attributes:

@@ -66,6 +66,13 @@ class Distribution:
         # exp(log(x)) may be a bit off x, and outside of the range.
         return min(max(value, low), high)
 
+    def place(self, value: Any) -> Any:
+        """Where a value lies among all: of a choice its number, from 0, else the value itself."""
+        if self.kind != "choice":
+            return value
+        texts = [json.dumps(one, sort_keys=True) for one in self.values]  # to Python 1, 1.0, true are equal
+        return texts.index(json.dumps(value, sort_keys=True))
+
     def all_values(self) -> Sequence[Any] | None:
         """All values, in order; None if there are too many to list."""
         if self.kind == "randint":

@@ -26,7 +26,6 @@ from rayfed_kd.files import atomic_write, make_folder, written_aside
 from rayfed_kd.results.charts.lines import Interval, column_lines, intervals_figure
 from rayfed_kd.results.names import metric_scale, metric_title
 
-FORMATS = ("pdf", "svg")
 # Small type for a column; text stays text, and the same figure gives the same bytes.
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -37,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rayfed-kd",
 }
+# The formats, and what of their metadata would not be the same.
 UNDATED: dict[str, dict[str, Any]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
@@ -195,8 +195,8 @@ def _intervals(comparison: Comparison, rows: Sequence[Row]) -> list[Interval]:
 
 
 def _saved(figure: Figure, path: Path) -> list[Path]:
-    paths = [path.with_name(f"{path.name}.{kind}") for kind in FORMATS]
-    for kind, file in zip(FORMATS, paths, strict=True):
+    kinds = {path.with_name(f"{path.name}.{kind}"): kind for kind in UNDATED}
+    for file, kind in kinds.items():
         with written_aside(file) as aside:
             figure.savefig(aside, format=kind, metadata=UNDATED[kind])
-    return paths
+    return list(kinds)

@@ -43,9 +43,8 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         if comparison.study.target is not None:
             for name, costs in comparison.costs(row).items():
                 records.append(_record(row, name, "to target", [cost for cost in costs if cost is not None]))
-        records += [
-            _record(row, name, "in all", values) for name, values in _totals(comparison, row[0]).items()
-        ]
+        for name, values in _totals(comparison, row[0]).items():
+            records.append(_record(row, name, "in all", values))
     for judged in comparison.judged_claims():
         if judged.difference is not None:
             what = f"claim: {judged.claim.says}"

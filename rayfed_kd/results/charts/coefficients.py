@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,33 +22,22 @@ LOOKS = {
 }
 
 
-@dataclass(frozen=True)
-class CoefficientPanel:
-    """A coefficient's axis, where a value lies on it, and the trials' points.
+class CoefficientPanel(NamedTuple):
+    """A coefficient's axis, and the trials' points.
 
     Attributes:
         key: the recipe key.
         kind: uniform, loguniform, randint, or choice, whose values lie at 0, 1, ...
         values: of a choice all of them, else both ends.
         names: of the values.
-        points: of the trials that have a value: a key of `LOOKS` -> (coefficient, value).
+        points: of the trials that have a value: a key of `LOOKS` -> (place on the axis, value).
     """
 
     key: str
     kind: str
     values: Sequence[Any]
     names: Sequence[str]
-    points: Mapping[str, Sequence[tuple[Any, float]]]
-
-    def place(self, value: Any) -> float:
-        """Where a value lies, in the coefficient's own units; of a choice the value's number."""
-        if self.kind != "choice":
-            return float(value)
-        return float([_json_text(choice) for choice in self.values].index(_json_text(value)))
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    points: Mapping[str, Sequence[tuple[float, float]]]
 
 
 def coefficients_figure(panels: Sequence[CoefficientPanel], metric: str) -> Figure:
@@ -84,7 +71,7 @@ def _draw_scatter(axes: Axes, panel: CoefficientPanel) -> None:
     """
     for name, (colour, filled, size) in LOOKS.items():
         if points := panel.points.get(name):
-            places, values = zip(*((panel.place(at), value) for at, value in points), strict=True)
+            places, values = zip(*points, strict=True)
             face = colour if filled else "none"
             axes.scatter(places, values, s=size, facecolors=face, edgecolors=colour, label=name)
     low, high = (-0.3, len(panel.names) - 0.7) if panel.kind == "choice" else panel.values

@@ -132,7 +132,7 @@ def arrow_rows(name: str, round_index: int, rows: Sequence[Mapping[str, Any]]) -
         raise KeyError(
             f"table {name} has no column {', '.join(sorted(unknown))}; it has {', '.join(schema.names)}"
         )
-    if order := ROW_ORDER[name]:
+    if order := ROW_ORDER.get(name):
         rows = sorted(rows, key=itemgetter(*order))
     arrays = [_array(name, field, [row.get(field.name) for row in rows]) for field in schema]
     if other := next((row for row in rows if row.get("round") != round_index), None):

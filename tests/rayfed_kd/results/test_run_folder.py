@@ -7,7 +7,6 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.experiment.resumability import check_unused
@@ -21,50 +20,36 @@ class KilledError(Exception):
     """Stands for a kill: nothing after it happens."""
 
 
-def prepared(folder, **changes):
-    return prepare({**THREE_CLIENTS, **changes, "results": {"folder": str(folder)}})
+def begin(folder, *, resume=False, **changes):
+    ready = prepare({**THREE_CLIENTS, **changes, "results": {"folder": str(folder)}})
+    if not resume:
+        check_unused(folder)
+    write_description(folder, ready.recipe, ready.setting, "local", resume=resume)
 
 
-def begin(folder, **changes):
-    ready = prepared(folder, **changes)
-    check_unused(folder)
-    write_description(folder, ready.recipe, ready.setting, "local", resume=False)
-
-
-def go_on(folder, **changes):
-    ready = prepared(folder, **changes)
-    write_description(folder, ready.recipe, ready.setting, "local", resume=True)
-
-
-def killed_at(monkeypatch, name, start):
-    """What `start` leaves if the process dies before it writes one of the files."""
+def killed_before_the_recipe(monkeypatch, folder):
+    """What a run with devices leaves if the process dies before it writes config.yaml."""
     write = run_folders.files.atomic_write
 
     def written(path, content):
-        if path.name == name:
+        if path.name == "config.yaml":
             raise KilledError
         write(path, content)
 
-    def saved(self, path):
-        if path.name == name:
-            raise KilledError
-
     with monkeypatch.context() as patch, suppress(KilledError):
         patch.setattr(run_folders.files, "atomic_write", written)
-        if name == "partition.parquet":
-            patch.setattr(Partition, "save", saved)
-        start()
-        pytest.fail(f"{name} was written")
+        begin(folder, **DEVICES)
+        pytest.fail("config.yaml was written")
 
 
 def test_the_recipe_comes_last(tmp_path, monkeypatch):
     """A folder with config.yaml has all that `resume` needs."""
-    killed_at(monkeypatch, "config.yaml", lambda: begin(tmp_path, **DEVICES))
+    killed_before_the_recipe(monkeypatch, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*DESCRIPTION}
 
 
 def test_files_of_another_recipe_whose_start_was_killed_go(tmp_path, monkeypatch):
-    killed_at(monkeypatch, "config.yaml", lambda: begin(tmp_path, **DEVICES))
+    killed_before_the_recipe(monkeypatch, tmp_path)
     begin(tmp_path)
     assert not (tmp_path / "devices.parquet").exists()
 
@@ -75,7 +60,7 @@ def test_resume_writes_what_is_missing_and_leaves_the_rest(tmp_path):
     (tmp_path / "environment.json").write_text(json.dumps(facts))
     for name in ("options.yaml", "partition.parquet", "classes.parquet", "devices.parquet"):
         (tmp_path / name).unlink()
-    go_on(tmp_path, **DEVICES, rounds=7)
+    begin(tmp_path, resume=True, **DEVICES, rounds=7)
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml", *DESCRIPTION}
     assert json.loads((tmp_path / "environment.json").read_text()) == facts
     assert "rounds: 7" in (tmp_path / "config.yaml").read_text()
