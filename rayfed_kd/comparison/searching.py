@@ -19,7 +19,7 @@ from rayfed_kd.errors import RecipeError, RunError, counted, in_words
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.files import file_name
-from rayfed_kd.tuning.search_folder import SEARCH_FILE, SearchFolder
+from rayfed_kd.tuning.search_folder import SEARCH_FILE
 from rayfed_kd.tuning.search_setup import Search, prepare_search
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, coefficient_text, read_space
 from rayfed_kd.tuning.tune import accept_coefficients, running
@@ -44,14 +44,13 @@ class RowSearch:
     @property
     def trials_left(self) -> int:
         """How many trials are not over."""
-        records = self.search.folder.records()[: self.search.trials]
-        return self.search.trials - sum(record.over for record in records)
+        return self.search.trials - sum(r.over for r in self.search.folder.records()[: self.search.trials])
 
     def run(self, tell: Tell, **options: Any) -> None:
         """Run the trials that are left, on Ray; `rayfed_kd.tuning.tune.running` has the options."""
-        folder = self.search.folder
-        tell(f"{self.label} is searched in {folder.path}")
-        with running(self.search, tell, resume=_is_begun(folder), **options):
+        tell(f"{self.label} is searched in {self.search.folder.path}")
+        begun = (self.search.folder.path / SEARCH_FILE).is_file()
+        with running(self.search, tell, resume=begun, **options):
             pass
 
     def found(self, last: int) -> tuple[Coefficients, float]:
@@ -62,14 +61,13 @@ class RowSearch:
 
         Raises: RunError if no configuration has a value with every seed.
         """
-        folder, size, means = self.search.folder, len(self.seeds), dict[int, float]()
-        trials = folder.records()
+        folder, metric, size = self.search.folder, self.search.metric, len(self.seeds)
+        trials, means = folder.records(), dict[int, float]()
         for first in range(0, self.search.trials, size):
-            ended = [trial for trial in trials[first : first + size] if trial.status == "finished"]
-            if len(ended) == size:
-                values = [folder.values(trial.number, self.search.metric)[-last:] for trial in ended]
-                if all(values):
-                    means[first] = fmean(fmean(value for _, value in points) for points in values)
+            ended = [trial.number for trial in trials[first : first + size] if trial.status == "finished"]
+            values = [points[-last:] for number in ended if (points := folder.values(number, metric))]
+            if len(values) == size:
+                means[first] = fmean(fmean(value for _, value in points) for points in values)
         if not means:
             what = f"no configuration in {folder.path} has a value with every seed"
             raise RunError(f"{self.label}: {what}; remove the folder to search anew")
@@ -89,9 +87,14 @@ def with_found(study: Study, overrides: Sequence[str]) -> Study:
             on, or a change is of a key that a row searches.
         RunError: a search is over, and none of its configurations has a value with every seed.
     """
+    for run in study.runs:
+        for key in () if run.search is None else read_space(run.search).distributions:
+            for override in overrides:
+                name = override.partition("=")[0]
+                if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):
+                    raise RecipeError(f"{override}: the row {run.label} searches {key}; expected another key")
     runs, sentences = {run.label: run for run in study.runs}, list[str]()
-    for row in row_searches(study):
-        _refuse_searched(row, overrides)
+    for row in row_searches(study, begun=True):
         if row.trials_left:
             continue
         coefficients, value = row.found(study.last)
@@ -108,8 +111,12 @@ def with_found(study: Study, overrides: Sequence[str]) -> Study:
     return changed
 
 
-def row_searches(study: Study) -> Iterator[RowSearch]:
+def row_searches(study: Study, *, begun: bool = False) -> Iterator[RowSearch]:
     """Each searched row's search.
+
+    Args:
+        study: one table's study.
+        begun: those alone that have begun; of others the data may not be at hand.
 
     Raises: RecipeError as `with_found`.
     """
@@ -120,7 +127,9 @@ def row_searches(study: Study) -> Iterator[RowSearch]:
     if len({*seeds}) < len(seeds):
         raise RecipeError(f"search.seeds = {seeds}: expected each once")
     for run in study.runs:
-        if run.search is None:
+        folder = Path(study.folder) / "search" / file_name(run.label)
+        is_begun = (folder / SEARCH_FILE).is_file()
+        if run.search is None or is_begun < begun:
             continue
         (planned,) = plan_runs(study.model_copy(update={"runs": [run], "seeds": seeds[:1]}))
         with planned.naming():
@@ -133,23 +142,11 @@ def row_searches(study: Study) -> Iterator[RowSearch]:
                 run.search,
                 partial(accept_coefficients, prepared),
                 samples=study.search.samples,
-                metric=None if space.metric else study.headline,
                 scheduler="fifo",
-                folder=Path(study.folder) / "search" / file_name(run.label),
+                metric=None if space.metric else study.headline,
+                folder=folder,
                 seeds=seeds,
             )
-            if _is_begun(search.folder):
+            if is_begun:
                 search.folder.check(search.settings)
         yield RowSearch(run.label, search, seeds)
-
-
-def _is_begun(folder: SearchFolder) -> bool:
-    return (folder.path / SEARCH_FILE).is_file()
-
-
-def _refuse_searched(row: RowSearch, overrides: Sequence[str]) -> None:
-    for key in row.search.space.distributions.keys() - {"seed"}:
-        for override in overrides:
-            changed = override.partition("=")[0]
-            if f"{key}.".startswith(f"{changed}.") or f"{changed}.".startswith(f"{key}."):
-                raise RecipeError(f"{override}: the row {row.label} searches {key}; expected another key")

@@ -144,9 +144,8 @@ class Space:
 
     def with_seeds(self, seeds: Sequence[int]) -> Space:
         """The same space, and the recipe's seed as a choice of these."""
-        distributions = {**self.distributions, "seed": Distribution("choice", tuple(seeds))}
-        entries = {**self.entries, "seed": {"choice": list(seeds)}}
-        return replace(self, distributions=distributions, entries=entries)
+        values = {**self.distributions, "seed": Distribution("choice", tuple(seeds))}
+        return replace(self, distributions=values, entries={**self.entries, "seed": {"choice": [*seeds]}})
 
     def check(self, accept: Callable[[Coefficients], None]) -> None:
         """Check the extreme values of every key, each by itself.

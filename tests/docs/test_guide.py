@@ -44,6 +44,7 @@ def test_the_study_file_is_planned_in_the_order_that_is_told(tmp_path):
         "`quick`'s for that row",
         "the table's for that row",
         "the command line's",
+        "what the row's [search](tuning.md#judging-on-other-seeds) found",
     ]
     words = ("study", "quick", "table", "row", "quick row", "table row")
     named = {word: [f"{word}=1"] for word in words}

@@ -8,6 +8,7 @@ from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
 from rayfed_kd.comparison.checking import check_study
+from rayfed_kd.comparison.compare import missing_searches
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.recipe.loading import load_recipe
@@ -106,19 +107,13 @@ def test_configuration_counts_if_all_its_trials_have_ended_well(study, trials, t
     assert (changed.runs[0].overrides, changed.found) == ([], ())
 
 
-def test_more_samples_are_added_and_a_row_without_a_metric_is_searched_by_the_headline(study, trials):
+def test_a_row_without_a_metric_is_searched_by_the_headline_and_more_samples_are_added(study, trials):
     rayfed_kd.compare(study, only=["M"], local=True)
-    trials.clear()
-    study |= {"search": {"seeds": [7, 8], "samples": 4}, "headline": "amp"}
-    with pytest.raises(RecipeError, match=r"holds another search: metric was ua/personal, is amp/personal"):
-        rayfed_kd.compare(study, only=["M"], local=True)
-    assert not trials
-    del study["headline"]
-    study["runs"][1]["overrides"].append("local.epochs=1")  # as it was: no change
-    (changed,) = select_studies(study, only=["M"])
-    assert changed.runs[0].search is not None
-    checked, _ = check_study(changed)
-    assert [run.label for run in checked if run.done] == ["M", "M, labels alone"]
+    (more,) = select_studies({**study, "search": {"seeds": [7, 8], "samples": 4}}, only=["M"])
+    assert [run.done for run in check_study(more)[0]] == [True, True]  # judged, and checked when it is over
+    assert [row.trials_left for row in missing_searches([more])] == [2]
+    with pytest.raises(RecipeError, match="another search: metric was ua/personal, is amp/personal"):
+        select_studies({**study, "headline": "amp"}, only=["M"])
 
 
 @pytest.mark.slow
