@@ -28,7 +28,8 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         `claim: SAYS` of the claim's higher row, has the ends of its 95 % interval in `low` and `high`, which
         are null elsewhere; a claim about bytes is in MiB. Statistic `in all` has what a whole run cost:
         bytes, seconds, and `epsilon`, `local_epsilon` and `delta` of runs with `privacy`; an epsilon may be
-        infinite. The schema's metadata has as `changed` what the command line changed of the study, or "".
+        infinite. The schema's metadata has as `changed` what the command line changed of the study, or "",
+        and as `found` what rows' searches found.
     """
     records: list[dict[str, Any]] = []
     for row in comparison.rows:
@@ -50,7 +51,7 @@ def comparison_table(comparison: Comparison) -> pa.Table:
             what = f"claim: {judged.claim.says}"
             records.append(_difference_record(judged.higher, judged.metric, what, judged.difference))
     return pa.Table.from_pylist(records).replace_schema_metadata(
-        {CHANGED: ", ".join(comparison.study.changes)}
+        {CHANGED: ", ".join(comparison.study.changes), "found": "; ".join(comparison.study.found)}
     )
 
 

@@ -77,11 +77,10 @@ def test_rows_are_judged_with_what_is_best_on_the_searchs_seeds(study, trials, t
         recipe = load_recipe(tmp_path / "runs" / folder / "config.yaml")
         assert (recipe.local.optimizer.lr, recipe.seed) == (found[row][0], 1)
     assert load_recipe(tmp_path / "runs/plain-seed1/config.yaml").local.optimizer.lr not in rates
-    rate, value = found["M"]
-    told = (
-        f"M has local.optimizer.lr {rate:.4g}: the best of 3 configurations, {100 * value:.2f} % ua/personal "
-    )
-    assert f"{told}with seeds 7 and 8." in str(table)
+    rate, top = found["M"]
+    said = f"M has local.optimizer.lr {rate:.4g}: the best of 3 configurations, {100 * top:.2f} % ua/personal"
+    assert f"{said} with seeds 7 and 8." in str(table)
+    assert f"{said} with seeds 7 and 8" in table.table().schema.metadata[b"found"].decode()
     (again,) = rayfed_kd.compare(study, local=True)
     assert (str(again), len(trials)) == (str(table), 12)
     with pytest.raises(RecipeError, match=r"holds another search: recipe\.rounds was 2, is 3"):
