@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from rayfed_kd.comparison.studies import Study, read_study
 from rayfed_kd.comparison.study_changes import split_into_tables
+from rayfed_kd.tuning.space import read_space
 
 DRAWS = 2_000  # of the bootstrap
 TAUS = np.linspace(0.5, 1.5, 101)
@@ -29,7 +30,7 @@ Scores = Mapping[str, np.ndarray]  # label -> (tables, seeds)
 def read_scores(study: Study) -> Scores:
     """The scores of a finished study's searched rows.
 
-    Raises: ValueError if a row has no value for some seed.
+    Raises: ValueError if a row's space names no METRIC/MODEL, or the row has no value of it for some seed.
     """
     found: dict[str, list[list[float]]] = {}
     for table in split_into_tables(study):
@@ -41,11 +42,12 @@ def read_scores(study: Study) -> Scores:
         }
         unit: float | None = None
         for run in table.runs:
-            if isinstance(run.search, Mapping):
-                scores = np.array(values[run.label, run.search["metric"]])
+            if run.search is not None:
+                metric = read_space(run.search).metric or ""
+                scores = np.array(values.get((run.label, metric), []))
                 if len(scores) != len(table.seeds):
                     raise ValueError(
-                        f"{table.folder}: {run.label} has {len(scores)} of {len(table.seeds)} seeds"
+                        f"{table.folder}: {run.label}, {metric!r}: {len(scores)} of {len(table.seeds)} seeds"
                     )
                 unit = unit or float(scores.mean())
                 found.setdefault(run.label, []).append(list(scores / unit))

@@ -139,7 +139,7 @@ def row_searches(study: Study, *, begun: bool = False) -> Iterator[RowSearch]:
             prepared = prepare(planned.source, planned.overrides)
             search = prepare_search(
                 prepared.setting,
-                run.search,
+                space,
                 partial(accept_coefficients, prepared),
                 samples=study.search.samples,
                 scheduler="fifo",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rayfed_kd.errors import RecipeError, naming, optional_package
 from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
@@ -14,7 +14,7 @@ from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import fingerprints
 from rayfed_kd.setting.setting import Setting
 from rayfed_kd.tuning.search_folder import SchedulerName, SearchFolder, SearchName, SearchSettings
-from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space, read_space
+from rayfed_kd.tuning.space import MOST_TRIALS, Coefficients, Space
 
 DEFAULT_TRIALS = 10
 
@@ -45,7 +45,7 @@ class Search(NamedTuple):
 
 def prepare_search(
     setting: Setting,
-    path: str | Path | Mapping[str, Any],
+    space: Space,
     accept: Callable[[Coefficients], None],
     *,
     samples: int | None = None,
@@ -59,7 +59,7 @@ def prepare_search(
 
     Args:
         setting: what the recipe was made into.
-        path: a space's YAML file, or what it holds; rayfed_kd/tuning/space.py shows one.
+        space: what is searched.
         accept: raises RecipeError if the recipe cannot be run with the coefficients.
         samples: number of trials; None: the space's, else 10. Grid search takes none: it runs every
             combination.
@@ -77,7 +77,7 @@ def prepare_search(
     if search == "optuna":
         with optional_package("--search optuna: Optuna", "tune"):
             import optuna  # noqa: F401
-    space, recipe = read_space(path), setting.recipe
+    recipe = setting.recipe
     if recipe.stop is not None:
         raise RecipeError("stop: a search ends its trials itself; expected stop=null, or --scheduler asha")
     # The message names the space's file only if the metric stands there.

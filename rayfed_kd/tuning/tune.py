@@ -17,13 +17,13 @@ from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files import file_name
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines, refuse_folder
+from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, read_space
 
 if TYPE_CHECKING:
     from rayfed_kd.results.console import Work
     from rayfed_kd.tuning.search_folder import SchedulerName, SearchName
     from rayfed_kd.tuning.search_result import SearchResult
     from rayfed_kd.tuning.search_setup import Search
-    from rayfed_kd.tuning.space import Coefficients
 
 
 def tune(
@@ -48,7 +48,8 @@ def tune(
 
     Args:
         recipe, overrides, keys: what every trial starts from, as in `rayfed_kd.run`.
-        space, samples, search, scheduler, metric: as in `rayfed_kd.tuning.search_setup.prepare_search`.
+        space: a YAML file that says what is searched, or its name; rayfed_kd/tuning/space.py shows one.
+        samples, search, scheduler, metric: as in `rayfed_kd.tuning.search_setup.prepare_search`.
         concurrent: trials at a time; None: as many as have room for a client actor and a server each.
         folder: where everything goes; None: runs/tune- and the recipe's name.
         resume: go on with the search in the folder.
@@ -72,7 +73,7 @@ def tune(
     name = prepared.recipe.method.name if isinstance(recipe, Mapping) else Path(recipe).stem
     prepared_search = prepare_search(
         prepared.setting,
-        space,
+        read_space(space),
         partial(accept_coefficients, prepared),
         samples=samples,
         search=search,
@@ -122,7 +123,6 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     """
     from rayfed_kd.setting.blueprint import make_method, read_names
     from rayfed_kd.timing.reading import check_exchanges, check_timing
-    from rayfed_kd.tuning.space import coefficient_overrides
 
     setting = prepared.setting
     changed = load_recipe(prepared.recipe.model_dump(), coefficient_overrides(coefficients))

@@ -46,9 +46,9 @@ def space_file(folder, keys=KEYS, **more):
 
 def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=None, **more):
     prepared = prepare(RECIPE, overrides)
-    path, accept = space_file(folder, keys, **more), partial(accept_coefficients, prepared)
+    space, accept = read_space(space_file(folder, keys, **more)), partial(accept_coefficients, prepared)
     asked = {"samples": samples, "search": search, "metric": metric, "folder": folder / "search"}
-    return prepare_search(prepared.setting, path, accept, **asked)
+    return prepare_search(prepared.setting, space, accept, **asked)
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
     assert ready(tmp_path, samples=None, **{"metric": "amp/global"}).metric == SearchMetric("amp", "global")
     (tmp_path / "b").mkdir()
     prepared = prepare(RECIPE)
-    path = space_file(tmp_path / "b", samples=4)
+    space = read_space(space_file(tmp_path / "b", samples=4))
     for samples, expected in ((None, 4), (2, 2)):
-        search = prepare_search(prepared.setting, path, lambda c: None, samples=samples, folder=tmp_path)
+        search = prepare_search(prepared.setting, space, lambda c: None, samples=samples, folder=tmp_path)
         assert search.trials == expected
 
 
 def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(tmp_path):
-    setting, path = prepare(RECIPE).setting, space_file(tmp_path, metric="amp/student")
+    setting, space = prepare(RECIPE).setting, read_space(space_file(tmp_path, metric="amp/student"))
     for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
         with pytest.raises(RecipeError) as caught:
-            prepare_search(setting, path, lambda coefficients: None, metric=asked, folder=tmp_path)
+            prepare_search(setting, space, lambda coefficients: None, metric=asked, folder=tmp_path)
         said = str(caught.value).removeprefix(f"{tmp_path}/")
         assert said == f"{named}metric 'amp/student': this recipe evaluates global, oca."
 
