@@ -399,7 +399,7 @@ def white_dot() -> bytes:
 
 
 def search_in_process(
-    search: Any, concurrent: Any, address: Any, tell: Any, work: Any, on_event: Any
+    search: Any, tell: Any, concurrent: Any, address: Any, work: Any, on_event: Any
 ) -> None:
     """A search's trials one after another, with the parts of Ray Tune's side that write."""
     from rayfed_kd.cluster.ray_backend import placement
