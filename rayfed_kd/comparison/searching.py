@@ -49,12 +49,11 @@ class RowSearch:
     def run(self, tell: Tell, **options: Any) -> None:
         """Run the trials that are left, on Ray; `rayfed_kd.tuning.tune.running` has the options."""
         tell(f"{self.label} is searched in {self.search.folder.path}")
-        begun = (self.search.folder.path / SEARCH_FILE).is_file()
-        with running(self.search, tell, resume=begun, **options):
+        with running(self.search, tell, resume=(self.search.folder.path / SEARCH_FILE).is_file(), **options):
             pass
 
-    def found(self, last: int) -> tuple[Coefficients, float]:
-        """The coefficients of the best configuration, the first of equals, and its mean value.
+    def found(self, last: int) -> tuple[Coefficients, float, int]:
+        """The best configuration's coefficients and mean value, the first of equals; how many have a value.
 
         Args:
             last: how many evaluations of a trial count.
@@ -72,7 +71,8 @@ class RowSearch:
             what = f"no configuration in {folder.path} has a value with every seed"
             raise RunError(f"{self.label}: {what}; remove the folder to search anew")
         best = max(means, key=means.__getitem__)
-        return {key: value for key, value in trials[best].coefficients.items() if key != "seed"}, means[best]
+        coefficients = {key: value for key, value in trials[best].coefficients.items() if key != "seed"}
+        return coefficients, means[best], len(means)
 
 
 def with_found(study: Study, overrides: Sequence[str]) -> Study:
@@ -97,13 +97,14 @@ def with_found(study: Study, overrides: Sequence[str]) -> Study:
     for row in row_searches(study, begun=True):
         if row.trials_left:
             continue
-        coefficients, value = row.found(study.last)
+        coefficients, value, valued = row.found(study.last)
         found = runs[row.label].with_overrides(coefficient_overrides(coefficients))
         runs[row.label] = found.model_copy(update={"search": None})
         told = ", ".join(f"{key} {coefficient_text(number)}" for key, number in coefficients.items())
         metric, number = row.search.metric, row.search.trials // len(row.seeds)
+        of = f"{valued} of " * (valued < number) + counted(number, "configuration")
         sentences.append(
-            f"{row.label} has {told}: the best of {counted(number, 'configuration')}, {metric.told(value)} "
+            f"{row.label} has {told}: the best of {of}, {metric.told(value)} "
             f"{metric} with seed{'s' * (len(row.seeds) > 1)} {in_words(map(str, row.seeds))}"
         )
     changed = study.model_copy(update={"runs": [runs[label] for label in study.labels]})
