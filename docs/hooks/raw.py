@@ -25,7 +25,10 @@ import pyarrow.parquet as pq
 
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "measured/raw.parquet"
-PAGES = tuple(DOCS / f"measured/{name}.md" for name in ("leaderboard", "asynchronous", "tables"))
+PAGES = tuple(
+    DOCS / f"{name}.md"
+    for name in ("measured/leaderboard", "measured/asynchronous", "measured/tables", "guide/codecs")
+)
 KEYS = ("study", "run", "seed")
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}

@@ -100,18 +100,16 @@ def compare(
         selection["seeds"] = own_seeds
     progress = sys.stderr if (as_json := selection.pop("as_json")) else None
     selected = partial(select_studies, sources, overrides, quick=QUICK in configs, **selection)
-    studies = selected()
     if only_estimated:
-        check_studies(studies)
-        _show_estimates(studies)
+        _show_estimates(check_studies(selected()))
         return
     with interruptions.resumed_by("the same compare command again"):
-        check_studies(studies)
+        studies = check_studies(selected())
         if missing := missing_searches(studies):
             for row in missing:
                 with StudyConsole("trials", progress) as console, interruptions.calling(console.stopping):
                     row.run(console.message, concurrent=jobs, address=address, work=console.work)
-            studies = selected()
+            studies = check_studies(selected())
         results, unjudged = [], []
         for study in studies:
             with StudyConsole("runs", progress) as console, interruptions.calling(console.stopping):
@@ -141,7 +139,7 @@ def _offer_report(folder: Path) -> None:
 
 
 def _show_estimates(studies: Sequence[Study]) -> None:
-    """Estimate each row's runs that are not finished, and all of them together."""
+    """Estimate each row's runs and trials that are not over, and all of them together."""
     from rayfed_kd.comparison.compare import missing_searches
     from rayfed_kd.comparison.planning import plan_runs
     from rayfed_kd.experiment.estimating import estimate
@@ -150,10 +148,11 @@ def _show_estimates(studies: Sequence[Study]) -> None:
     seconds = 0.0
     for study in studies:
         trials = {row.label: row.trials_left for row in missing_searches([study])}
-        unfinished = [run for run in plan_runs(study) if not run.done]
-        for label, runs in groupby(unfinished, attrgetter("label")):
+        for label, runs in groupby(plan_runs(study), attrgetter("label")):
             first, *others = runs
-            number = 1 + len(others) + trials.get(label, 0)
+            number = sum(not run.done for run in (first, *others)) + trials.get(label, 0)
+            if number == 0:
+                continue
             with first.naming():
                 cost = estimate(first.source, first.overrides, tell=partial(_tell_of_row, label))
             click.echo(f"{label}, {counted(number, 'run')}{', each' if number > 1 else ':'} {cost}")

@@ -28,8 +28,10 @@ LEAST_MARGIN = 0.1
 FREE = {"results", "placement", "checkpoint", "seed"}
 
 
-def check_studies(studies: Sequence[Study]) -> None:
-    """Check all tables of a study, before the first one's runs take hours.
+def check_studies(studies: Sequence[Study]) -> Sequence[Study]:
+    """Check all tables of a study, before the first one's searches or runs take hours.
+
+    Returns: the same.
 
     Raises:
         RecipeError: as `check_study`.
@@ -45,8 +47,10 @@ def check_studies(studies: Sequence[Study]) -> None:
         unfinished = [(run, recipe) for run, recipe in zip(planned, recipes, strict=True) if not run.done]
         for _, recipe in unfinished[:1]:  # all rows have the same data
             find_data(recipe)
-        if place:  # the first one's rows are built as it begins
+        # The first one's rows are built as it begins, if that is now.
+        if place or any(run.search for run in study.runs):
             check_rows([run for run, _ in unfinished], Work())
+    return studies
 
 
 def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:

@@ -222,12 +222,11 @@ def compare(
         against=against,
         paper=paper,
     )
-    studies = selected()
-    check_studies(studies)
+    studies = check_studies(selected())
     if missing := missing_searches(studies):
         for row in missing:
             row.run(tell, concurrent=jobs, address=address, on_event=on_event)
-        studies = selected()
+        studies = check_studies(selected())
     return [
         compare_study(table, local=local, jobs=jobs, address=address, tell=tell, on_event=on_event)
         for table in studies

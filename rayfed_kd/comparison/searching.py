@@ -63,8 +63,10 @@ class RowSearch:
         folder, metric, size = self.search.folder, self.search.metric, len(self.seeds)
         trials, means = folder.records(), dict[int, float]()
         for first in range(0, self.search.trials, size):
-            ended = [trial.number for trial in trials[first : first + size] if trial.status == "finished"]
-            values = [points[-last:] for number in ended if (points := folder.values(number, metric))]
+            ended = [trial for trial in trials[first : first + size] if trial.status == "finished"]
+            curves = [(trial.round, folder.values(trial.number, metric)) for trial in ended]
+            # Without a finite value at the end it has diverged: earlier values are not its last.
+            values = [points[-last:] for end, points in curves if points and points[-1][0] == end]
             if len(values) == size:
                 means[first] = fmean(fmean(value for _, value in points) for points in values)
         if not means:

@@ -75,6 +75,7 @@ from rayfed_kd.recipe.strict import Closed, PathText
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.recipe.yaml_documents import read_yaml
 from rayfed_kd.results.summary import known_metric
+from rayfed_kd.tuning.space import MOST_TRIALS
 
 MOST_SEEDS = 10_000  # by number
 MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
@@ -260,7 +261,7 @@ class StudySearch(Closed):
     """
 
     seeds: Seeds
-    samples: int = Field(ge=1)
+    samples: int = Field(ge=1, le=MOST_TRIALS)
 
 
 class Paper(Closed):

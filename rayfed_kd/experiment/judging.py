@@ -38,8 +38,7 @@ class SearchMetric:
     @classmethod
     def parse(cls, text: str) -> SearchMetric:
         """The metric that `str` wrote, as amp/oca."""
-        name, model = text.split("/", 1)
-        return cls(name, model)
+        return cls(*text.split("/", 1))
 
     def value(self, rows_by_model: Mapping[str, Mapping[str, Any]]) -> float | None:
         """The metric's value in an evaluation.

@@ -16,6 +16,7 @@ from rayfed_kd.tuning.search_folder import SearchFolder, TrialRecord
 from rayfed_kd.tuning.space import coefficient_overrides, parse_space
 
 BASE = {**THREE_CLIENTS, "partition": {**THREE_CLIENTS["partition"], "public": {"fraction": 0.3}}}
+TOO_SMALL = {"label": "B", "overrides": ["model={name: vgg11}"]}
 OTHER_DATA = {"runs": [{"label": "A", "search": {"space": {"partition.alpha": {"choice": [1.0]}}}}]}
 LR = {"local.optimizer.lr": {"loguniform": [0.001, 0.5]}}
 
@@ -87,18 +88,19 @@ def test_rows_are_judged_with_what_is_best_on_the_searchs_seeds(study, trials, t
         rayfed_kd.compare(study, ["rounds=3"], local=True)
 
 
-def test_configuration_counts_if_all_its_trials_have_ended_well(study, trials, tmp_path):
+@pytest.mark.parametrize("bad", [{"status": "failed"}, {"round": 3}])  # no finite value after round 2
+def test_configuration_counts_if_all_its_trials_have_ended_well(study, trials, tmp_path, bad):
     """A search that was cut off leaves its row as it is."""
     rayfed_kd.compare(study, only=["A"], local=True)
     folder = SearchFolder(tmp_path / "runs/search/A")
     best = select_studies(study)[0].runs[0].overrides
     number = next(n for n in (0, 2, 4) if coefficient_overrides(folder.record(n).coefficients)[0] in best)
-    folder.write_record(replace(folder.record(number + 1), status="failed"))
+    folder.write_record(replace(folder.record(number + 1), **bad))
     (changed,) = select_studies(study)
     assert ": the best of 2 of 3 configurations, " in changed.found[0]
     assert changed.runs[0].overrides != best
     for other in range(6):
-        folder.write_record(replace(folder.record(other), status="failed" if other % 2 else "finished"))
+        folder.write_record(replace(folder.record(other), **(bad if other % 2 else {"status": "finished"})))
     with pytest.raises(RunError, match=r"A: no configuration in .*search/A has a value with every seed; "):
         select_studies(study)
     folder.write_record(replace(folder.record(5), status="running"))
@@ -133,9 +135,18 @@ def test_searches_of_rows_on_ray_find_the_same(study, trials, session_ray, tmp_p
         ({"search": {"seeds": 2}}, [], "search.samples is missing"),
         ({"search": {"seeds": [7, 7], "samples": 3}}, [], "search.seeds = [7, 7]: expected each once"),
         (OTHER_DATA, [], "partition.alpha: all rows are judged on the same; expected another key"),
+        ({"runs": [{"label": "A", "search": {"space": LR}}, TOO_SMALL]}, [], "row B: "),
     ],
 )
 def test_what_would_not_be_a_fair_search_is_refused(study, change, overrides, message):
     with pytest.raises(RecipeError) as caught:
         rayfed_kd.compare({**study, **change}, overrides, local=True)
     assert message in str(caught.value)
+
+
+def test_all_tables_are_checked_once_more_with_what_was_found(study, trials, tmp_path):
+    """Before the first table's runs: another run lies where the second one's is to be."""
+    rayfed_kd.run(BASE, ["rounds=1", f"results.folder={tmp_path}/runs/y/A-seed1"], local=True)
+    with pytest.raises(RecipeError, match="y/A-seed1 holds another run"):
+        rayfed_kd.compare({**study, "tables": {"x": {}, "y": {}}}, only=["A"], local=True)
+    assert (len(trials), (tmp_path / "runs/x/A-seed1").exists()) == (12, False)

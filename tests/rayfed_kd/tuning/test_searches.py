@@ -51,33 +51,21 @@ def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=N
     return prepare_search(prepared.setting, space, accept, **asked)
 
 
+NAMED = ["evaluation.metrics=[negative_log_likelihood, {name: macro_f1, label: f1}]"]
+OFFICIAL = [f"data={json.dumps(SYNTHETIC)}", "partition.test=official"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         ([], {"global": ["amp", "ua", "wlp"], "oca": ["amp", "ua", "wlp"]}),
         (["method={name: standalone}"], {"personal": ["ua", "amp", "wlp"]}),
-        ([f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: fedprox}"], None),
-    ],
-)
-def test_evaluated_models_have_their_headline_first(overrides, expected):
-    found = evaluated_metrics(prepare(RECIPE, overrides).setting)
-    assert found == (expected or {"global": ["server_accuracy"]})
-
-
-NAMED = ["evaluation.metrics=[negative_log_likelihood, {name: macro_f1, label: f1}]"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
+        ([*OFFICIAL, "method={name: fedprox}"], {"global": ["server_accuracy"]}),
         (NAMED, {"global": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
-        (
-            [*NAMED, f"data={json.dumps(SYNTHETIC)}", "partition.test=official", "method={name: standalone}"],
-            {"personal": ["ua", "amp", "wlp", "official_f1"]},
-        ),
+        ([*NAMED, *OFFICIAL, "method={name: standalone}"], {"personal": ["ua", "amp", "wlp", "official_f1"]}),
     ],
 )
-def test_recipes_own_metrics_may_be_searched_for_if_large_values_are_good(overrides, expected):
+def test_evaluated_models_have_metrics_to_maximise_with_their_headline_first(overrides, expected):
     assert evaluated_metrics(prepare(RECIPE, overrides).setting) == expected
 
 
