@@ -27,7 +27,10 @@ DOCS = Path(__file__).parents[1]
 FILE = DOCS / "measured/raw.parquet"
 PAGES = tuple(
     DOCS / f"{name}.md"
-    for name in ("measured/leaderboard", "measured/asynchronous", "measured/tables", "guide/codecs")
+    for name in (
+        *(f"measured/{page}" for page in ("results", "leaderboard", "asynchronous", "tables")),
+        "guide/codecs",
+    )
 )
 KEYS = ("study", "run", "seed")
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
