@@ -54,7 +54,6 @@ PICTURES = {
     "fedkf-table7-quick/alpha-0.1/curves-amp.png": "fedkf_table7_curves.png",
     "kdia-table2-quick/CIFAR-10-beta-0.5/curves-server_accuracy.png": "kdia_table2_curves.png",
     "dafkd-table1-quick/MNIST-alpha-0.1/curves-server_accuracy.png": "dafkd_table1_curves.png",
-    "fedgems-table2-quick/CIFAR-10-homogeneous/curves-server_accuracy.png": "fedgems_table2_curves.png",
     "fedd2s-table2-quick/CIFAR-10-alpha-0.1/curves-ua.png": "fedd2s_table2_curves.png",
 }
 LEADERBOARD = "leaderboard"  # its study's name, and its folder below RUNS

@@ -35,6 +35,7 @@ PAGES = tuple(
 KEYS = ("study", "run", "seed")
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}
+MODELS = {"clients": "personal"}  # as FedGEMS' table calls it -> as the file does
 BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 NUMBERS = re.compile(r"([-+][\d.]+) \[([-+][\d.]+), ([-+][\d.]+)\]")
 METRIC = r"(?P<metric>[^|]+?), (?:last evaluation|mean of last (?P<last>\d+) evaluations)"
@@ -96,7 +97,7 @@ def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]
     """Seed -> the mean of a row's last evaluations, a fraction of 1. A row is `LABEL (model)`."""
     label, model = re.fullmatch(r"(.+) \((\w+)\)", row).groups()
     named = pc.equal(runs["run"], re.sub(r"[^0-9A-Za-z._-]+", "-", label))
-    own = runs.filter(pc.and_(named, pc.equal(runs["model"], model)))
+    own = runs.filter(pc.and_(named, pc.equal(runs["model"], MODELS.get(model, model))))
     by_seed = {}
     for seed in sorted(set(own["seed"].to_pylist())):
         curve = own.filter(pc.equal(own["seed"], seed)).sort_by("round")[COLUMNS[metric]].to_pylist()

@@ -9,9 +9,9 @@ RUNS = pq.read_table(raw.FILE)
 
 
 # Of the leaderboard 9 claims and 61 rows, of the public labels 15, of the four models 5 and 29, of one
-# exchange 4 and 10; of FedD2S' Table 2 8 and 13 at each of two rates; of DaFKD as released 2 and 2; of bytes
-# 10 and 27.
-COUNTS = {"measured/results": 4, "measured/leaderboard": 133, "measured/tables": 42, "guide/codecs": 37}
+# exchange 4 and 10; of FedD2S' Table 2 8 and 13 at each of two rates, of FedGEMS' 5 and 21; of DaFKD as
+# released 2 and 2; of bytes 10 and 27.
+COUNTS = {"measured/results": 4, "measured/leaderboard": 133, "measured/tables": 68, "guide/codecs": 37}
 
 
 @pytest.mark.parametrize(("page", "count"), COUNTS.items())
@@ -38,6 +38,9 @@ def test_runs_are_whole_and_the_file_is_small():
     assert raw.FILE.stat().st_size < 3_000_000
     count = RUNS.group_by(["study", "run", "model", "seed"]).aggregate([("round", "count")])
     rounds = {"one-shot": 1, "fedd2s-cifar10": 100, "fedd2s-cifar10-whole": 100, "dafkd-released-quick": 30}
-    expected = [rounds.get(study.partition("/")[0], 10) for study in count["study"].to_pylist()]
-    assert expected == count["round_count"].to_pylist()
+    for row in count.to_pylist():
+        study, run = row["study"].partition("/")[0], row["run"]
+        # Of FedGEMS' Table 2 FedGKT is evaluated once, and others have five rounds.
+        few = study == "fedgems-table2-quick" and run.startswith(("Stand-Alone", "Centralized", "FedGKT"))
+        assert row["round_count"] == ((1 if run == "FedGKT" else 5) if few else rounds.get(study, 10))
     assert {len(str(commit)) for commit in RUNS["commit"].to_pylist()} == {7}
