@@ -116,6 +116,8 @@ class FedD2S(OwnModels, Method[Tensor, Tensor]):
         self.options.shared(1, layers)
         if layers.names[0] in self.options.dropping:
             raise RecipeError(f"{layers.names[0]} cannot be dropped: its output travels", "method.dropping")
+        if (rates := ctx.local.lr_schedule) and (rates.epochs or rates.steps):
+            raise RecipeError("layers make different numbers of steps; expected rounds", "local.lr_schedule")
 
     def init_server(self, ctx: ServerContext) -> Tensor:
         return ctx.initial_vector()

@@ -19,7 +19,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.calls import KeptState, LiveState, StepCall, StepFacts
+from rayfed_kd.cluster.engine.calls import KeptState, LiveState, StepCall, StepError, StepFacts
 from rayfed_kd.cluster.engine.composites import evaluation_of
 from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
 from rayfed_kd.cluster.engine.exchanged import (
@@ -131,6 +131,8 @@ class Host:
         wire = UNCODED if call.observing else self._up
         received = partial(self._received, parts)
         sent = wire.encoded(outgoing.parts, Sending(("client", *call.facts.scope), received, memory))
+        if both := ctx.logged().keys() & sent.logged:
+            raise StepError(f"{call}: both the method and a codec log {min(both)}; expected another name")
         new_state = KeptState(state, sent.memory) if self._up.remembers else state
         facts = StepFacts(
             metadata=outgoing.metadata,

@@ -62,7 +62,7 @@ class RoundWriter:
         Args:
             record: the round's.
             evaluation: of the round, whose rows are added; None: there is none.
-            sim_s: simulated seconds until the round's end, for all rows; None: there is no simulated time.
+            sim_s: simulated seconds until the last reply that it used, for all rows; None: no clock.
         """
 
         def written() -> None:

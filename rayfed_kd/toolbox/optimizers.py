@@ -179,6 +179,7 @@ class Optimizer:
 
     Attributes:
         rule: recipe, betas and clipping.
+        pace: what changes its learning rate from step to step; None: nothing.
         steps: how many it has made since it was built: what its pace counts.
         module: as given.
         part: where the parameters lie in `trainable`.
@@ -193,9 +194,9 @@ class Optimizer:
         part: slice = slice(None),
         betas: tuple[float, float] = ADAM_BETAS,
     ) -> None:
-        clip, self._pace = None, None
+        clip, self.pace = None, None
         if isinstance(recipe, LocalOptimizer):
-            clip, self._pace = recipe.clip, recipe.pace
+            clip, self.pace = recipe.clip, recipe.pace
             # Clients of one rule train as one program, whatever the lengths of their epochs.
             recipe = recipe.model_copy(update={"pace": None})
         self._spacing = None
@@ -222,12 +223,7 @@ class Optimizer:
 
     def factor_at(self, step: int) -> float:
         """What its pace multiplies the learning rate by in a step, counted from 0."""
-        return 1.0 if self._pace is None else self._pace.factor(step)
-
-    @property
-    def paced(self) -> bool:
-        """Whether its learning rate changes from step to step."""
-        return self._pace is not None
+        return 1.0 if self.pace is None else self.pace.factor(step)
 
     def state(self, spaced: bool = False) -> dict[str, Tensor]:
         """The moments, to be kept between rounds; copied. `spaced`: as they lie beside the parameters."""

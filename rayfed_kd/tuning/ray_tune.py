@@ -146,7 +146,7 @@ def _scheduler(search: Search) -> Any:
         return FIFOScheduler()  # type: ignore[no-untyped-call]
     rounds = search.recipe.rounds
     # The first rung must be an evaluated round: a trial has no value before.
-    grace = max(search.recipe.evaluation.every, -(-rounds // REDUCTION**RUNGS))
+    grace = min(rounds + 1, max(search.recipe.evaluation.every, -(-rounds // REDUCTION**RUNGS)))
     # max_t lies above every reported round: the run ends by itself, and has written its summary by then.
     return ASHAScheduler(time_attr=ROUND, max_t=rounds + 1, grace_period=grace, reduction_factor=REDUCTION)
 

@@ -37,7 +37,7 @@ MOST_TRIALS = 100_000  # of a search: each is a run
 Coefficients = Mapping[str, Any]  # recipe key -> value
 
 # Where and how safely a run runs does not change its result; trials of other lengths cannot be compared.
-NOT_SEARCHED = ("rounds", "evaluation", *EXECUTION)
+NOT_SEARCHED = ("rounds", "evaluation", "stop", *EXECUTION)
 
 
 @dataclass(frozen=True)

@@ -303,6 +303,7 @@ def test_warm_up_trains_before_a_clients_first_exchange_only():
             "method.dropping=[C1, C2, C3, F1, F2, F3]",
             "method.dropping: C1 cannot be dropped: its output travels",
         ),
+        ("local.lr_schedule.steps={name: cosine}", "lr_schedule: layers make different numbers of steps"),
     ],
 )
 def test_bad_options_are_answered_before_the_first_round(override, message):

@@ -17,7 +17,7 @@ from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts, Message
 from rayfed_kd.toolbox.losses import blended_loss
-from rayfed_kd.toolbox.optimizers import Optimizer
+from rayfed_kd.toolbox.optimizers import Optimizer, StepRule
 from rayfed_kd.toolbox.server_models.larger_server import (
     Plateau,
     ServerState,
@@ -322,6 +322,18 @@ def test_clients_statistics_follow_public_images_unless_they_are_kept(mode, foll
     knowledge = torch.zeros(PUBLIC, CLASSES)
     after, _ = method.update(client, Message(knowledge=knowledge, rate=1.0), ctx)
     assert_statistics_moved(ctx.frozen_model(client.model), after.model, client.model, follows)
+
+
+def test_a_schedule_by_epochs_counts_passes_over_own_samples_alone(monkeypatch):
+    """Public batches have the round's rate; then each own pass has a tenth of the rate before it."""
+    schedule, factors = "local.lr_schedule={epochs: {name: exponential, factor: 0.1}}", []
+    setting = prepare(SMALL, [schedule, "local.epochs=2", "method.public_epochs=3"]).setting
+    monkeypatch.setattr(StepRule, "step", lambda *given: factors.append(given[-1]))
+    method, ctx = setting.method, client_context(setting, DispatchFacts(0, 1, 1))
+    message = Message(knowledge=torch.zeros(PUBLIC, CLASSES), rate=1.0)
+    method.update(method.init_client(ctx), message, ctx)
+    own, public = (math.ceil(n / ctx.local.batch_size) for n in (ctx.num_samples, PUBLIC))
+    assert factors == pytest.approx([1.0] * 3 * public + [1.0] * own + [0.1] * own)
 
 
 def test_augmentation_that_the_samples_cannot_take_is_refused():

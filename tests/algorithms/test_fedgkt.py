@@ -106,10 +106,8 @@ class Plain:
 
     def client(self, k, number):
         self.seen[k] += 1
-        model, ctx = (
-            self.clients[k],
-            client_context(self.simulated.setting, DispatchFacts(k, number, self.seen[k])),
-        )
+        model = self.clients[k]
+        ctx = client_context(self.simulated.setting, DispatchFacts(k, number, self.seen[k]))
         optimiser = self.optimiser(model)
         for epoch in (0, 1):
             for drawn in ctx.batches(epoch):

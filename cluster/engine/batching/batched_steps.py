@@ -185,7 +185,7 @@ class _Update:
         self._rule, rows = first.rule, stack.storage[:, : stack.gradients.shape[1]][:, first.part]
         self._parameters, self._gradients = list(rows), list(stack.gradients[:, first.part])
         self._moments = [opt.state(spaced=True) for opt in optimizers] if first.begun else self._fresh(rows)
-        self._steps, self._paced = [opt.steps for opt in optimizers], any(opt.paced for opt in optimizers)
+        self._steps, self._paced = [opt.steps for opt in optimizers], any(opt.pace for opt in optimizers)
 
     def _fresh(self, parameters: Tensor) -> list[dict[str, Tensor]]:
         """Every client's moments before its first step, rows of one tensor; a counter is each one's own."""

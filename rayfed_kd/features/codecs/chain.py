@@ -90,6 +90,8 @@ class Chain:
             layout = stage.codec.layout_behind(coded.side, facts)
             wire |= {f"{place}.{name}": np.asarray(side) for name, side in coded.side.items()}
             memory |= {f"{place}.{name}": value for name, value in coded.memory.items()}
+            if taken := {"damped", *logged} & {*coded.logged}:
+                raise CodecError(f"{stage.name}: {min(taken)} is logged already; expected another name")
             logged |= coded.logged
             if coded.array.shape != array.shape:
                 wire[f"{place}.shape"] = np.array(array.shape, np.int32)

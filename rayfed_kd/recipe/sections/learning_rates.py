@@ -59,19 +59,19 @@ class RateSchedule(Strict):
             place: its number, from 0.
             total: how many there are, the warm-up with them; cosine falls over them, or over `over`.
         """
-        total = self.over or total
         if place < self.warmup:
             return (place + 1) / (self.warmup + 1)
-        past, length = place - self.warmup, max(1, total - self.warmup)
-        if self.name == "step":
-            return (self.factor or 1.0) ** (past // (self.every or 1))
-        if self.name == "exponential":
-            return (self.factor or 1.0) ** past
+        length = max(1, (self.over or total) - self.warmup)
+        past = min(place - self.warmup, length - 1)
+        if self.factor is not None:  # of `step`, whose `every` is given, too, and of `exponential`
+            return float(self.factor ** (past // (self.every or 1)))
         if self.name == "cosine":
             least = self.least or 0.0
-            share = min(past, length - 1) / length
-            return least + (1 - least) * (1 + math.cos(math.pi * share)) / 2
+            return least + (1 - least) * (1 + math.cos(math.pi * past / length)) / 2
         return 1.0
+
+
+UNCHANGED = RateSchedule(name="constant")
 
 
 class LearningRates(Strict):
@@ -100,9 +100,5 @@ class Pace:
 
     def factor(self, step: int) -> float:
         """The factor of the learning rate in an optimiser's step, from 0."""
-        factor = 1.0
-        if self.rates.epochs is not None:
-            factor *= self.rates.epochs.at(step // self.steps_per_epoch, self.epochs)
-        if self.rates.steps is not None:
-            factor *= self.rates.steps.at(step, self.steps)
-        return factor
+        epochs, steps = self.rates.epochs or UNCHANGED, self.rates.steps or UNCHANGED
+        return epochs.at(step // self.steps_per_epoch, self.epochs) * steps.at(step, self.steps)

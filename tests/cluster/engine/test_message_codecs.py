@@ -7,6 +7,7 @@ from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
+from rayfed_kd.protocol import ClientContext
 
 RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 0.75}}
 CODECS = """
@@ -217,10 +218,13 @@ def test_a_message_that_cannot_be_encoded_ends_the_run():
         coded(codec, *TOO_LARGE, "rounds=2")
 
 
-def test_numbers_that_a_codec_logs_are_in_the_tables():
-    outcome = coded({way: {"weights": "own_codecs:Counting"} for way in ("up", "down")}, "rounds=1")
-    (logged,) = outcome.tables["rounds"]["logged"].to_pylist()
+def test_numbers_that_a_codec_logs_are_in_the_tables(monkeypatch):
+    codec = {way: {"weights": "own_codecs:Counting"} for way in ("up", "down")}
+    (logged,) = coded(codec, "rounds=1").tables["rounds"]["logged"].to_pylist()
     assert [dict(logged)[name] for name in ("student_sent", "student_sent_down")] == [21386, 0.5]
+    monkeypatch.setattr(ClientContext, "logged", lambda ctx: {"student_sent": (1.0, 1)})
+    with pytest.raises(RunError, match="client_update: both the method and a codec log student_sent"):
+        coded(codec)
 
 
 def test_attacks_act_on_what_the_server_decodes():
@@ -263,6 +267,7 @@ FAULTS = {
     "down: {weights: 'own_codecs:Doubling'}": r"codec\.down\.weights failed: ValueError: .* is read-only",
     "down: {weights: 'own_codecs:Halving'}": r"codec\.down\.weights failed: ValueError: .* is read-only",
     "up: {weights: 'own_codecs:Unready'}": r"codec\.up\.weights failed: LookupError: no table",
+    "up: {weights: ['own_codecs:Counting', 'own_codecs:Counting']}": "Counting: sent is logged already",
     "name: zstd": r"codec\.name is no key of codec",
     "buffers: none": r"codec\.buffers = 'none': expected 'exact' or 'coded'",
 }

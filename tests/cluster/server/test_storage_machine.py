@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from steady import STEADY
 
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.run_state import Snapshot
@@ -175,12 +176,5 @@ class Storage(RuleBasedStateMachine):
 )
 def test_tables_and_checkpoints_agree_after_whatever_happened(examples, steps, monkeypatch):
     monkeypatch.setattr("rayfed_kd.files.whole.flush_to_disk", lambda path: None)  # no power is cut here
-    limits = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    limits = settings(STEADY, max_examples=examples, stateful_step_count=steps)
     run_state_machine_as_test(Storage, settings=limits)

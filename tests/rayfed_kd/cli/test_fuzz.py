@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import images, png
 from memory_limit import limited_memory
 from small_recipes import FOUR_CLIENTS, small_recipe
+from steady import STEADY
 
 from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.study_selection import select_studies
@@ -132,14 +133,7 @@ def many(slow):
 
 def generated(examples, check, **strategies):
     """Run a check with generated values, the same ones each time."""
-    limits = settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    limits(given(**strategies)(check))()
+    settings(STEADY, max_examples=examples)(given(**strategies)(check))()
 
 
 @pytest.fixture

@@ -126,6 +126,14 @@ def test_resumed_search_reports_again_and_tries_only_failed_trials(failing, capf
     assert "completed" not in capfd.readouterr().out, "what Ray Tune prints of a trial that fails at once"
 
 
+@pytest.mark.slow
+def test_asha_stops_nothing_where_the_last_round_alone_is_evaluated(session_ray, tmp_path):
+    session_ray.start()
+    recipe, space = write(tmp_path, {LR: {"choice": [0.05, 0.1]}}, rounds=2, evaluation={"every": 4})
+    found = rayfed_kd.tune(recipe, space, folder=tmp_path / "search", search="grid", scheduler="asha")
+    assert [(row.status, row.rounds) for row in found.rows] == [("finished", 2)] * 2
+
+
 def test_listener_hears_a_round_once_though_ray_tune_gives_the_last_result_again():
     heard, last = [], {"event": {"round": 2}}
     assert not any(map(Listener(heard.append), "aab", [last, {**last, "done": True}, {"done": True}]))
@@ -213,25 +221,25 @@ def undisturbed(tmp_path_factory):
     return folder, recipe, space
 
 
-def wait_for_rounds(folder, number, count, process):
-    tables = SearchFolder(folder).trial(number) / "tables"
-    wait_until(lambda: tables.is_dir() and read_table(tables, "rounds").num_rows >= count, 900, process)
+def begun(undisturbed, name, trial=0):
+    """A search's folder, its process, and those below it, as soon as a trial has made five rounds."""
+    folder, recipe, space = undisturbed
+    process = start(recipe, space, folder / name)
+    tables = SearchFolder(folder / name).trial(trial) / "tables"
+    wait_until(lambda: tables.is_dir() and read_table(tables, "rounds").num_rows >= 5, 900, process)
+    return folder / name, process, psutil.Process(process.pid).children(recursive=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trial", [0, 2])
 def test_search_whose_driver_was_killed_goes_on_to_the_same_table(trial, undisturbed):
     """In the middle of the first trials, and of the third, when others are over."""
-    folder, recipe, space = undisturbed
-    place = folder / f"killed-{trial}"
-    process = start(recipe, space, place)
-    wait_for_rounds(place, trial, 5, process)
-    below = psutil.Process(process.pid).children(recursive=True)
+    (folder, *files), (place, process, below) = undisturbed, begun(undisturbed, f"killed-{trial}", trial)
     process.kill()
     process.wait()
     psutil.wait_procs(below, timeout=60)
     assert not (place / "trials.parquet").exists()
-    process = start(recipe, space, place, "--resume")
+    process = start(*files, place, "--resume")
     said, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
     assert f"trial {trial}: goes on" in said
@@ -244,29 +252,21 @@ def test_search_whose_driver_was_killed_goes_on_to_the_same_table(trial, undistu
 
 @pytest.mark.slow
 def test_trial_whose_server_was_killed_goes_on_by_itself(undisturbed):
-    folder, recipe, space = undisturbed
-    place = folder / "server"
-    process = start(recipe, space, place)
-    wait_for_rounds(place, 0, 5, process)
-    below = psutil.Process(process.pid).children(recursive=True)
+    place, process, below = begun(undisturbed, "server")
     servers = [child for child in below if "ServerActor" in " ".join(child.cmdline())]
     assert servers
     for server in servers:
         server.kill()
     _, errors = process.communicate(timeout=1200)
     assert process.returncode == 0, errors
-    assert table(place).equals(table(folder / "whole"))
+    assert table(place).equals(table(place.with_name("whole")))
     log = (SearchFolder(place).trial(0) / "log.txt").read_text()
     assert "resumed after round" in log
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_search_and_says_how_to_go_on(undisturbed):
-    folder, recipe, space = undisturbed
-    place = folder / "interrupted"
-    process = start(recipe, space, place)
-    wait_for_rounds(place, 0, 3, process)
-    below = psutil.Process(process.pid).children(recursive=True)
+    _, process, below = begun(undisturbed, "interrupted")
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=90)
     assert process.returncode == 130

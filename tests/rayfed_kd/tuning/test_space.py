@@ -119,6 +119,7 @@ BAD_FILES = [
     ({"space": {"method.gamma": {"choice": []}}}, "expected a list of at least one value"),
     ({"space": {"method.gamma": {"choice": [1, 2, 1]}}}, "expected every value once; 1 is listed twice"),
     ({"space": {"rounds": {"randint": [1, 5]}}}, "rounds: rounds is the same in every trial"),
+    ({"space": {"stop.at": {"uniform": [0, 1]}}}, "stop is the same in every trial"),
     ({"space": {"placement.threads": {"randint": [1, 2]}}}, "placement is the same in every trial"),
     (
         {"space": {"method": {"choice": [{"name": "fedkf"}]}, "method.gamma": {"uniform": [0, 1]}}},
