@@ -180,7 +180,7 @@ class Optimizer:
     Attributes:
         rule: recipe, betas and clipping.
         pace: what changes its learning rate from step to step; None: nothing.
-        steps: how many it has made since it was built: what its pace counts.
+        steps: how many it has made since it was built, but for those on public samples: what its pace counts.
         module: as given.
         part: where the parameters lie in `trainable`.
     """

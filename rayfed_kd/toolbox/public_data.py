@@ -143,9 +143,10 @@ def train_on_public(
                 yield None, batch
 
     # Epochs and steps are counted in passes over the client's own samples: no rate changes in others.
-    pace, stepping.pace = stepping.pace, None
+    counted = stepping.pace, stepping.steps
+    stepping.pace = None
     train_phases({"student": student}, [Phase(loss, [stepping])], batches(), ctx)
-    stepping.pace, stepping.steps = pace, 0
+    stepping.pace, stepping.steps = counted
 
 
 def values_by_id(ids: Tensor, values: Tensor, ctx: Context) -> Tensor:

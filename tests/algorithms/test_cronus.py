@@ -170,3 +170,9 @@ def test_bytes_of_a_round_that_is_about_seven_samples():
     """Seven of thirty, three classes, four clients: 7 x 3 x 4 x 4 = 336 bytes either way."""
     for row in run("method.public_samples=7").tables["rounds"].to_pylist():
         assert (row["bytes_up"], row["bytes_down"]) == (336, 336)
+
+
+def test_clients_of_other_architectures_learn_together():
+    models = "client_models={models: [{name: mlp, hidden: 4}, {name: mlp, hidden: 16}]}"
+    result = run(models, "rounds=6", "data.samples=600")
+    assert result.summary["models"]["personal"]["last"]["ua"] > 0.6  # three classes: 1/3 by chance

@@ -143,6 +143,11 @@ def test_gradients_that_another_loss_has_left_are_not_stepped_on():
     assert torch.equal(ends[1], ends[3])
 
 
+def test_an_optimiser_has_no_step_without_a_loss():
+    steps = {name for name in vars(Optimizer) if not name.startswith("_")}
+    assert steps == {"begun", "factor_at", "go_on_from", "minimise", "state"}
+
+
 def test_a_module_that_a_loss_passes_through_keeps_its_gradients_and_parameters():
     through, trained = (FlatModule(nn.Linear(3, 3)).train() for _ in range(2))
     through.gradients.fill_(7.0)
