@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -90,6 +91,9 @@ class RaySession:
         self._over.set()
         if self._started.is_set():
             self._thread.join()
+            # Ray takes the process's answer to SIGTERM away as it ends, so that it would die without a word.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
         else:
             self._thread.name = LEFT_STARTING
 

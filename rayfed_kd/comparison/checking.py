@@ -18,11 +18,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import begun_recipe
-from rayfed_kd.results.names import metric_scale, nearest_model
-from rayfed_kd.results.summary import HEADLINES
-
-# Of points a smaller margin is next to nothing; of fractions, the unit before 0.2, it was usual.
-LEAST_MARGIN = 0.1
+from rayfed_kd.results.names import nearest_model
 
 # Where and how a run ran does not change its result, threads aside; the seed has a folder of its own.
 FREE = {"results", "placement", "checkpoint", "seed"}
@@ -49,7 +45,7 @@ def check_studies(studies: Sequence[Study]) -> Sequence[Study]:
             find_data(recipe)
         # The first one's rows are built as it begins, if that is now.
         if place or any(run.search for run in study.runs):
-            check_rows([run for run, _ in unfinished], Work())
+            check_rows([run for run, _ in unfinished], Work(), study.headline)
     return studies
 
 
@@ -103,15 +99,11 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         check_names(f"baselines.{model}", [row], labels)
     for place, claim in enumerate(study.claims):
         check_names(f"claims[{place}]", [claim.higher.run, claim.lower.run], labels)
-        in_points = metric_scale(claim.metric or study.headline or HEADLINES[0]) == 100.0
-        if in_points and 0 < claim.margin < LEAST_MARGIN:
-            raise RecipeError(
-                f"claims[{place}].margin = {claim.margin:g}: a margin is in points, as the table is. "
-                f"Expected 0, or at least {LEAST_MARGIN:g}; write 1.0 for one point"
-            )
+        if claim.higher == claim.lower:
+            raise RecipeError(f"claims[{place}]: {claim.higher.run} is compared with itself; expected two")
     for run in study.runs:
         if run.search is not None and study.search is None:
-            raise RecipeError(f"runs: {run.label}: search; expected search with seeds at the study, too")
+            raise RecipeError(f"runs: {run.label} is searched; the study has no search: {{seeds, samples}}")
         if run.against is not None:
             check_names(f"runs: {run.label}: against", [run.against], labels)
 

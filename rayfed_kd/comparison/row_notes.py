@@ -53,6 +53,8 @@ def row_notes(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
 def _row_differences(recipes: Mapping[str, Recipe]) -> Iterator[str]:
     """A sentence per setting in which rows differ, options of methods that several rows have at the end."""
     yield from _differences("rows", {label: flat_settings(recipe) for label, recipe in recipes.items()})
+    if len(set(map(_division, recipes.values()))) > 1:
+        yield "rows with another partition have other samples at their clients, with the same seed, too"
     by_method: dict[str, dict[str, Mapping[str, Any]]] = {}
     for label, recipe in recipes.items():
         options = {f"method.{key}": value for key, value in recipe.method.model_dump().items()}
@@ -78,6 +80,13 @@ def _differences(who: str, rows: Mapping[str, Mapping[str, Any]], absent: str = 
             parts = [f"{value} in {in_words(labels)}" for value, labels in labels_by_value.items()]
             parts.append(f"{usual} in {'the others' if len(others) > 1 else others[0]}")
             yield f"{who} differ in {key}: {'; '.join(parts)}"
+
+
+def _division(recipe: Recipe) -> str:
+    """What decides, beside the seed, which samples a client has: not the use of public ones."""
+    public = recipe.partition.public
+    apart = None if public is None or not public.apart else (public.count, public.fraction)
+    return f"{recipe.partition.model_copy(update={'public': apart})}"
 
 
 def flat_settings(recipe: Recipe) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Study
-from rayfed_kd.errors import RecipeError, RunError, counted, in_words
+from rayfed_kd.errors import RecipeError, RunError, counted, in_words, naming
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.experiment.result import Tell
 from rayfed_kd.files import file_name
@@ -90,7 +90,9 @@ def with_found(study: Study, overrides: Sequence[str]) -> Study:
         RunError: a search is over, and none of its configurations has a value with every seed.
     """
     for run in study.runs:
-        for key in () if run.search is None else read_space(run.search).distributions:
+        with naming(f"{study.source or 'study'}, row {run.label}"):
+            keys = () if run.search is None else read_space(run.search).distributions
+        for key in keys:
             for override in overrides:
                 name = override.partition("=")[0]
                 if f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}."):

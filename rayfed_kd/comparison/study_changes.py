@@ -6,7 +6,7 @@ table's title and in the papers' headings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def change_study(
     changes = [override + _replaced_settings(changed, override) for override in overrides]
     new_seeds = study.seeds if seeds is None else list(seeds)
     if new_seeds != study.seeds:
-        changes.append(f"seeds {_listed(new_seeds)} for {_listed(study.seeds)}")
+        changes.append(f"seeds {in_words(map(str, new_seeds))} for {in_words(map(str, study.seeds))}")
     if left_out and only:
         changes.append(f"of {len(study.labels)} rows only {in_words(changed.labels)}")
     elif left_out:
@@ -103,10 +103,6 @@ def with_changes_in_title(study: Study, changes: Sequence[str]) -> Study:
     changed = study.model_copy(update={"title": title, "published": published})
     changed._changes = (*study.changes, *changes)
     return changed
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 def quick_version(study: Study) -> Study:
@@ -175,8 +171,10 @@ def split_into_tables(study: Study) -> list[Study]:
         study: a study file's content.
 
     Raises:
-        RecipeError: a table names a row that the study does not have.
+        RecipeError: a table names a row that the study does not have, or no row is searched.
     """
+    if study.search is not None and all(run.search is None for run in study.runs):
+        raise RecipeError("search: no row is searched; expected a row with search, or no search here")
     if not study.tables:
         return [study]
     return [_table_study(study, name, table) for name, table in study.tables.items()]

@@ -17,7 +17,7 @@ from rayfed_kd.comparison.study_changes import (
     split_into_tables,
     with_tables,
 )
-from rayfed_kd.errors import RecipeError, in_words, naming, shown
+from rayfed_kd.errors import RecipeError, naming, shown
 from rayfed_kd.files import file_name, plain_folder
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.recipe.overrides import plain_value
@@ -149,22 +149,14 @@ def _labelled(recipes: Mapping[str, Any]) -> Mapping[str, RecipeSource]:
 
 
 def _is_study(source: str | Path) -> bool:
-    """Whether a file has rows; a recipe has none.
+    """Whether a file has rows, or other keys of a study and no method; a recipe has none.
 
-    Raises: RecipeError if it cannot be read, or is a study without rows.
+    Raises: RecipeError if it cannot be read.
     """
     with naming(source):
         content = read_yaml(source, "study", "recipe")
-        if not isinstance(content, dict):
-            return False
-        of_study = [key for key in STUDY_KEYS if key in content]
-        if of_study and "runs" not in content and "method" not in content:
-            unknown = [str(key) for key in content if key not in Study.model_fields]
-            named = f" No key of a study: {in_words(unknown)}." if unknown else ""
-            raise RecipeError(
-                f"{in_words(of_study)} without runs: a study needs `runs`, the list of its rows.{named}"
-            )
-    return "runs" in content
+    keys = set(content) if isinstance(content, dict) else set()
+    return "runs" in keys or ("method" not in keys and not keys.isdisjoint(STUDY_KEYS))
 
 
 def _label(source: str | Path, sources: Sequence[str | Path]) -> str:

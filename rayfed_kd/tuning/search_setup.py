@@ -79,7 +79,7 @@ def prepare_search(
             import optuna  # noqa: F401
     recipe = setting.recipe
     if recipe.stop is not None:
-        raise RecipeError("stop: a search ends its trials itself; expected stop=null, or --scheduler asha")
+        raise RecipeError("stop: a search ends its trials itself; expected stop=null")
     # The message names the space's file only if the metric stands there.
     with naming(space.source if metric is None else None):
         judged = choose_metric(metric or space.metric, evaluated_metrics(setting))
@@ -116,8 +116,6 @@ def prepare_search(
 def _number_of_trials(option: int | None, space: Space) -> int:
     # Not `or`: 0 is refused below, and must not become the default.
     samples = next((n for n in (option, space.samples) if n is not None), DEFAULT_TRIALS)
-    if samples < 1:
-        raise RecipeError(f"--samples {samples}: expected a number of trials of at least 1")
-    if samples > MOST_TRIALS:
-        raise RecipeError(f"--samples {samples}: expected at most {MOST_TRIALS:,} trials")
+    if not 1 <= samples <= MOST_TRIALS:
+        raise RecipeError(f"--samples {samples}: expected 1 to {MOST_TRIALS:,} trials")
     return samples

@@ -47,7 +47,7 @@ def test_a_table_that_the_command_line_changed_is_left_out_and_told(tmp_path):
     page = "<!-- measured: x -->\nkept\n<!-- end -->\n"
     rayfed_kd.compare(study, local=True, seeds=2)
     assert measured.with_tables(page, tmp_path) == page
-    told = "was changed on the command line (seeds 1, 2 for 1); its table stays as it is"
+    told = "was changed on the command line (seeds 1 and 2 for 1); its table stays as it is"
     assert measured.what_becomes_of(tmp_path / "x") == told
     rayfed_kd.compare(study, local=True)
     assert "| A (global) |" in measured.with_tables(page, tmp_path)

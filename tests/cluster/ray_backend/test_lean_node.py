@@ -49,12 +49,8 @@ def test_raylet_gets_shells_for_its_agents_and_the_rest_of_its_command_stays():
         "--runtime_env_agent_command=python main.py",
     ]
     changed = with_idle_agents(command)
-    assert [one == other for one, other in zip(command, changed, strict=True)] == [
-        *[True] * 3,
-        False,
-        True,
-        False,
-    ]
+    same = [one == other for one, other in zip(command, changed, strict=True)]
+    assert same == [True, True, True, False, True, False]
     assert changed[3].startswith("--dashboard_agent_command=/bin/sh -c ")
     assert changed[3].endswith(
         '"/a b/metrics_agent_port_7" "/a b/metrics_export_port_7" "/a b/dashboard_agent_listen_port_7"'
@@ -129,3 +125,12 @@ def test_command_that_is_killed_leaves_no_process(plain):
         assert {"gcs_server", "raylet"} <= {process.name() for process in below}
         held.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(alive, below)), 120 if plain else 30)  # Ray's agents take their time
+
+
+@pytest.mark.slow
+def test_process_answers_sigterm_after_its_ray_has_ended():
+    """Ray takes the answer away in the process itself, of which Python does not know."""
+    begun = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('answered'))"
+    ended = HELD.replace("time.sleep(600)", "pass")
+    command = [sys.executable, "-c", f"{begun}{ended}signal.raise_signal(signal.SIGTERM)"]
+    assert subprocess.check_output(command, text=True, cwd=ROOT) == "ready\nanswered\n"

@@ -23,12 +23,7 @@ from rayfed_kd.errors import RecipeError, RunError
 
 # Slow: `make slow` runs one after another. Two clusters at a time are too much for two cores.
 pytestmark = pytest.mark.slow
-RECIPE = {
-    **FOUR_CLIENTS,
-    "rounds": 3,
-    "sampling": {"fraction": 1.0},
-    "evaluation": {"samples": False},
-}
+RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 1.0}, "evaluation": {"samples": False}}
 SITES = ("a", "b", "b")
 # Tells where each client's step ran: machine and GPU, as Ray says.
 WHERE = """

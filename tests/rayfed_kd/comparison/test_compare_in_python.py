@@ -48,6 +48,21 @@ def test_of_how_many_clients_the_metrics_are_is_told_beneath_the_table(second, w
     assert result.comparison.notes[-1] == f"{whose}: {told}"
 
 
+def test_headline_on_an_official_test_set_that_the_data_lack_is_refused_before_round_1(tmp_path):
+    study = {"folder": str(tmp_path), "runs": [{"label": "A", "base": THREE_CLIENTS}]}
+    with pytest.raises(RecipeError, match="row A: headline: the data have no official test set for server"):
+        rayfed_kd.compare({**study, "headline": "server_accuracy"}, local=True)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("apart", "told"), [(True, 1), (False, 0)])
+def test_rows_of_other_splits_are_told_of(apart, told, tmp_path):
+    public = {"partition": {**THREE_CLIENTS["partition"], "public": {"count": 20, "apart": apart}}}
+    recipes = {"A": THREE_CLIENTS, "B": {**THREE_CLIENTS, **public}}
+    (result,) = rayfed_kd.compare(recipes, rounds=1, folder=tmp_path, local=True)
+    assert str(result).count("Rows with another partition have other samples at their clients") == told
+
+
 def test_result_is_the_table_its_files_and_its_curves(compared):
     (result,), _, folder, _ = compared
     text = (folder / "comparison.md").read_text()

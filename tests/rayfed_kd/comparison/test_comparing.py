@@ -67,7 +67,7 @@ def test_what_the_command_line_changes_is_told_on_the_screen_in_the_files_and_on
     words = ["compare", str(tables), "quick=true", "--local", "--seeds", "2", "local.batch_size=32"]
     shown = CliRunner().invoke(commands, words)
     assert shown.exit_code == 0, shown.output
-    told = "changed on the command line: local.batch_size=32, seeds 1, 2 for 4"
+    told = "changed on the command line: local.batch_size=32, seeds 1 and 2 for 4"
     folder = tmp_path / "runs-quick" / "lr-.2"
     title = f"T; quick: one round; lr .2; {told}; last round, mean ± sample deviation over 2 seeds"
     differs = f"here differs: digits; one round for two; {told}"

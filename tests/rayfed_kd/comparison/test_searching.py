@@ -130,7 +130,9 @@ def test_searches_of_rows_on_ray_find_the_same(study, trials, session_ray, tmp_p
     ("change", "overrides", "message"),
     [
         ({"seeds": [7]}, [], "search.seeds: 7 is judged on, too; expected none of the study's"),
-        ({"search": None}, [], "runs: A: search; expected search with seeds at the study, too"),
+        ({"search": None}, [], "runs: A is searched; the study has no search: {seeds, samples}"),
+        ({"runs": [{"label": "A"}]}, [], "search: no row is searched; expected a row with search, or no"),
+        ({"runs": [{"label": "A", "search": {"space": {}}}]}, [], "study, row A: space: it is empty"),
         ({}, ["local.optimizer={name: adam}"], "the row A searches local.optimizer.lr; expected another key"),
         ({"search": {"seeds": 2}}, [], "search.samples is missing"),
         ({"search": {"seeds": [7, 7], "samples": 3}}, [], "search.seeds = [7, 7]: expected each once"),

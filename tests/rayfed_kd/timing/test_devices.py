@@ -126,11 +126,7 @@ def test_availability_repeats_after_the_last_interval(tmp_path):
             {},
             "row 2: client 2; expected 0 to 1 (partition.clients)",
         ),
-        (
-            [{"client": 0}],
-            {"up_mbit_s": -1.0},
-            "row 1.up_mbit_s = -1.0: expected a number of at",
-        ),
+        ([{"client": 0}], {"up_mbit_s": -1.0}, "row 1.up_mbit_s = -1.0: expected a number of at"),
         (
             [{"client": 0}],
             {"seconds_per_sample": -0.5},

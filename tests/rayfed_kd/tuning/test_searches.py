@@ -147,7 +147,7 @@ def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(t
 
 @pytest.mark.parametrize("samples", [0, -1])
 def test_search_without_trials_is_refused(samples, tmp_path):
-    with pytest.raises(RecipeError, match=f"--samples {samples}: expected a number of trials of at least 1"):
+    with pytest.raises(RecipeError, match=f"--samples {samples}: expected 1 to 100,000 trials"):
         ready(tmp_path, samples=samples)
 
 
