@@ -161,7 +161,7 @@ class FENS(Method[ServerState, ClientState | None]):
 
     def proxy(self, num_samples: int) -> Tensor:
         """Which of a client's samples are proxy, [n] bool on the CPU."""
-        return (torch.arange(num_samples + 1, dtype=torch.float64) * self.options.proxy).floor().diff() > 0
+        return (torch.arange(num_samples + 1).double() * self.options.proxy + 1e-9).floor().diff() > 0
 
     def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
         """Those that are not proxy."""

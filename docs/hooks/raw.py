@@ -4,13 +4,19 @@
     python docs/hooks/raw.py                             # recomputes the intervals of the pages
 
 RUNS is the folder with the studies' folders; COMMIT is that of the code which ran them. The second form reads
-no run and none of the code that made the tables: it prints each difference and claim of a page's block whose
-runs are in the file, beside what stands there, and ends with an error where they differ. The file names a row
-as its folder is named: `FedPer-` is FedPer+, `FedKF-` is FedKF-.
+no run and none of the code that made the tables. It prints each difference and claim of a page's block whose
+runs are in the file, and what searches found; where the runs say something else, it prints that, too, and ends
+with an error.
+
+Columns: `study` is STUDY/TABLE, of a row's search STUDY/TABLE/search/ROW. `run` is the row as its folder is
+named (`FedPer-` is FedPer+), or a trial's coefficients as JSON. Metrics are fractions of 1. `bytes_up`,
+`bytes_down` and `wall_s` are sums since the run's start.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import statistics
 import sys
@@ -40,6 +46,10 @@ BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -
 NUMBERS = re.compile(r"([-+][\d.]+) \[([-+][\d.]+), ([-+][\d.]+)\]")
 METRIC = r"(?P<metric>[^|]+?), (?:last evaluation|mean of last (?P<last>\d+) evaluations)"
 COMPARED = re.compile(METRIC + r": (?P<first>.+) less (?P<second>.+)")
+FOUND = re.compile(
+    r"(?P<row>[^.\n]+?) has (?P<coefficients>\S.*?): the best of (?P<valued>\d+)(?: of (?P<all>\d+))? "
+    r"configurations, (?P<value>[\d.]+) % (?P<metric>\w+)/(?P<model>\w+) with seeds? (?P<seeds>[\d, and]+)\."
+)
 
 
 class Compared(NamedTuple):
@@ -52,19 +62,29 @@ class Compared(NamedTuple):
     printed: str
 
 
-def runs_of(folder: Path, study: str, commit: str) -> Iterator[pa.Table]:
+def finished(folder: Path, study: str) -> Iterator[tuple[Path, str, str, int]]:
+    """The folder, study, run and seed of each finished run in a table's folder, and of each trial."""
+    for run in sorted(folder.glob("*-seed*")):
+        label, seed = run.name.rsplit("-seed", 1)
+        if (run / "summary.json").is_file():
+            yield run, study, label, int(seed)
+    for trial in sorted(folder.glob("search/*/trials/*")):
+        told = json.loads((trial / "trial.json").read_text("utf8"))
+        seed = told["coefficients"].pop("seed")
+        if told["status"] == "finished":
+            yield trial, f"{study}/search/{trial.parents[1].name}", json.dumps(told["coefficients"]), seed
+
+
+def runs_of(folder: Path, table: str, commit: str) -> Iterator[pa.Table]:
     """A row for each evaluated round and model of each finished run in a table's folder."""
     from rayfed_kd.results.tables.reading import read_table
 
-    for run in sorted(folder.glob("*-seed*")):
-        if not (run / "summary.json").is_file():
-            continue
-        label, seed = run.name.rsplit("-seed", 1)
+    for run, study, label, seed in finished(folder, table):
         rounds = read_table(run / "tables", "rounds").to_pydict()
         places = {index: place for place, index in enumerate(rounds["round"])}
         metrics = read_table(run / "tables", "metrics").select(["model", "round", *METRICS])
         ends = [places[index] + 1 for index in metrics["round"].to_pylist()]
-        for place, (name, value) in enumerate((("study", study), ("run", label), ("seed", int(seed)))):
+        for place, (name, value) in enumerate((("study", study), ("run", label), ("seed", seed))):
             metrics = metrics.add_column(place, name, pa.array([value] * len(metrics)))
         for name in ("bytes_up", "bytes_down"):
             metrics = metrics.append_column(name, pa.array([sum(rounds[name][:end]) for end in ends]))
@@ -133,6 +153,42 @@ def recomputed(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
         yield f"{said.first} less {said.second}", NUMBERS.match(said.printed)[0], text
 
 
+def found_again(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
+    """What a page says that searches found, and what their trials say, of searches that are in the file."""
+    for block in BLOCK.finditer(page):
+        text = " ".join(block["table"].replace("\\", "").split())
+        last = re.search(r"mean of last (\d+) evaluations", text)
+        for said in FOUND.finditer(text):
+            row = re.sub(r"[^0-9A-Za-z._-]+", "-", said["row"].strip())
+            own = runs.filter(pc.equal(runs["study"], f"{block['study']}/search/{row}"))
+            own = own.filter(pc.equal(own["model"], said["model"]))
+            means, coefficients = {}, sorted(set(own["run"].to_pylist()))
+            for one in coefficients:
+                trials = own.filter(pc.equal(own["run"], one))
+                seeds = sorted(set(trials["seed"].to_pylist()))
+                curves = [
+                    trials.filter(pc.equal(trials["seed"], seed)).sort_by("round")[said["metric"]].to_pylist()
+                    for seed in seeds
+                ]
+                if [f"{seed}" for seed in seeds] == re.findall(r"\d+", said["seeds"]) and all(
+                    curve[-1] is not None and math.isfinite(curve[-1]) for curve in curves
+                ):
+                    ends = [[x for x in curve if x is not None][-int(last[1]) :] for curve in curves]
+                    means[one] = statistics.fmean(map(statistics.fmean, ends))
+            if not coefficients:
+                continue
+            best = max(means, key=means.__getitem__)
+            told = ", ".join(f"{key} {shown(value)}" for key, value in json.loads(best).items())
+            printed = f"{said['coefficients']}: {said['valued']} of {said['all'] or said['valued']}, {said['value']}"
+            again = f"{told}: {len(means)} of {len(coefficients)}, {100 * means[best]:.2f}"
+            yield f"{block['study']}, {said['row'].strip()} by {said['metric']}/{said['model']}", printed, again
+
+
+def shown(value: object) -> str:
+    """A coefficient with four significant digits, or as JSON."""
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         runs_folder, study, commit = sys.argv[1:]
@@ -149,7 +205,8 @@ if __name__ == "__main__":
     else:
         every, count, wrong = pq.read_table(FILE), 0, 0
         for page in PAGES:
-            for what, printed, again in recomputed(page.read_text("utf8"), every):
+            text = page.read_text("utf8")
+            for what, printed, again in (*recomputed(text, every), *found_again(text, every)):
                 count, wrong = count + 1, wrong + (printed != again)
                 said = "" if printed == again else f"; WRONG, from the runs {again}"
                 sys.stdout.write(f"{page.name}: {what}: {printed}{said}\n")

@@ -94,6 +94,11 @@ def test_latest_prototypes_of_all_clients_count_and_with_cohort_the_rounds_alone
         assert set(server.prototypes.classes.tolist()) == (seen[0] | seen[1] if both else seen[1])
 
 
+def test_classes_of_nobody_are_never_predicted_and_no_fault(run_small):
+    result = run_small({"name": "fedproto"}, *FEW, "sampling={count: 1}", "evaluation.every=1")
+    assert not any(row["not_finite"] for row in result.rows["metrics"])
+
+
 def test_classes_of_nobody_do_not_travel(table):
     server = table.method.init_server(table.server())
     server = table.method.absorb(server, table.exchange(server, [0]), table.server())

@@ -110,6 +110,7 @@ def test_proxy_samples_are_a_tenth_and_never_trained_on(bench):
     ctx = bench({"name": "fens"}).client(0)
     proxy = FENS(Options()).proxy(ctx.num_samples)
     assert int(proxy.sum()) == ctx.num_samples // 10 > 0
+    assert int(FENS(Options(proxy=0.29)).proxy(100).sum()) == 29  # 28.999999999999996 in floating point
     assert proxy.nonzero().flatten().tolist() == list(range(9, ctx.num_samples, 10))
     for index in range(2):
         seen = [number for drawn in samples_in(ctx, index, ~proxy) for number in drawn[0].tolist()]

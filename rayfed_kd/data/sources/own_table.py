@@ -173,16 +173,14 @@ def chosen_columns(
     Raises: RecipeError if one is listed twice, DataError if there is none or one is neither.
     """
     listed = [*(numeric or ()), *(categorical or ())]
-    kinds = feature_columns(read, apart, listed)
-    free = {name: what for name, what in kinds.items() if name not in listed}
+    free = {name: what for name, what in feature_columns(read, apart, listed).items() if name not in listed}
     numbers = list(numeric) if numeric is not None else [n for n in free if free[n] in NUMBERS]
     groups = list(categorical) if categorical is not None else [n for n in free if free[n] in CATEGORIES]
     for name in groups if categorical is None else ():
         if free[name] == "texts":
-            more = f", data.categorical=[{name}] takes the texts as categories"
-            refuse_stray_text(read.files[0], read.tables[0], name, form, more)
-            texts, _ = distinct_values(read.tables[0].column(name))
-            if all(PLAIN_NUMBER.fullmatch(text.strip()) for text in texts if text):
+            more, table = f", data.categorical=[{', '.join(groups)}] keeps the texts", read.tables[0]
+            refuse_stray_text(read.files[0], table, name, form, more)
+            if all(PLAIN_NUMBER.fullmatch(t.strip()) for t in distinct_values(table.column(name))[0] if t):
                 read.notes.append(
                     f"the column {shown(name)} has texts, all of them numbers, which are read as categories"
                 )
@@ -194,6 +192,8 @@ def chosen_columns(
         )
     if twice := [name for name, count in Counter([*numbers, *groups]).items() if count > 1]:
         raise RecipeError(f"{shown(twice[0])} is listed twice, here or in data.numeric", "data.categorical")
+    if idle := [shown(name) for name in free if name not in (*numbers, *groups)]:
+        read.notes.append(f"columns that are left out, as others are listed: {'; '.join(idle)}")
     if not numbers and not groups:
         raise DataError(
             f"{read.files[0]}: no column of numbers or categories beside {', '.join(apart)}"

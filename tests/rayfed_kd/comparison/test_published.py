@@ -34,10 +34,7 @@ def test_published_data_holds_what_the_papers_print():
     [
         (("kdai", "2", {}), "Did you mean kdia?"),
         (("kdia", "20", {}), "published.table: '20' is unknown; expected one of 2, 3, 4, 5, 6, 7"),
-        (
-            ("kdia", "2", {"alpha": 0.1}),
-            "published.where: 'alpha' is unknown; expected one of beta,",
-        ),
+        (("kdia", "2", {"alpha": 0.1}), "published.where: 'alpha' is unknown; expected one of beta,"),
         (("kdia", "2", {"beta": 7}), "no row of kdia's table 2 has {'beta': 7}"),
     ],
 )

@@ -57,6 +57,7 @@ def test_listed_columns_are_those_that_are_used(tmp_path):
     options = {**write(tmp_path), "leave_out": [], "numeric": ["income"], "categorical": ["age"]}
     data = load_dataset("tabular", tmp_path, options=options)
     assert data.train.images[:, 1:].tolist() == np.eye(3).tolist()
+    assert data.notes[0] == "columns that are left out, as others are listed: 'job'; 'site'"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ FILES = {
     "a question mark": (
         table((1, "a"), (2, "b"), ("?", "a")),
         rf"row 3: '\?' {LIKE_NUMBERS}; data.null_values=\['\?'\] reads it as a missing number, "
-        r"data.categorical=\[x\] takes the texts as categories",
+        r"data.categorical=\[x\] keeps the texts",
         {},
     ),
     "mostly question marks": (
