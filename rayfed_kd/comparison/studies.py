@@ -80,6 +80,7 @@ from rayfed_kd.tuning.space import MOST_TRIALS
 MOST_SEEDS = 10_000  # by number
 MOST_CHARACTERS = 150  # of a label: it is a part of its runs' folder names
 Metric = Annotated[str, AfterValidator(known_metric)]
+Claimed = Annotated[str, AfterValidator(lambda name: name if name == "bytes" else known_metric(name))]
 Statistic = Literal["last", "best", "mean of last"]
 ClaimStatistic = Literal["last", "best", "mean of last", "mean of all"]
 
@@ -207,7 +208,7 @@ class Claim(Closed):
     says: str = Field(min_length=1)
     higher: Annotated[RowModel, BeforeValidator(_row_model)]
     lower: Annotated[RowModel, BeforeValidator(_row_model)]
-    metric: Literal["bytes"] | Metric | None = None
+    metric: Claimed | None = None
     statistic: ClaimStatistic = "mean of last"
     margin: float = Field(0.0, ge=0)
 
