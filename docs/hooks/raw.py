@@ -5,8 +5,8 @@
 
 RUNS is the folder with the studies' folders; COMMIT is that of the code which ran them. The second form reads
 no run and none of the code that made the tables. It prints each difference and claim of a page's block whose
-runs are in the file, and what searches found; where the runs say something else, it prints that, too, and ends
-with an error.
+runs are in the file, and what searches found. Where the runs say something else, it prints that, too, and
+ends with an error.
 
 Columns: `study` is STUDY/TABLE, of a row's search STUDY/TABLE/search/ROW. `run` is the row as its folder is
 named (`FedPer-` is FedPer+), or a trial's coefficients as JSON. Metrics are fractions of 1. `bytes_up`,
@@ -47,7 +47,7 @@ NUMBERS = re.compile(r"([-+][\d.]+) \[([-+][\d.]+), ([-+][\d.]+)\]")
 METRIC = r"(?P<metric>[^|]+?), (?:last evaluation|mean of last (?P<last>\d+) evaluations)"
 COMPARED = re.compile(METRIC + r": (?P<first>.+) less (?P<second>.+)")
 FOUND = re.compile(
-    r"(?P<row>[^.\n]+?) has (?P<coefficients>\S.*?): the best of (?P<valued>\d+)(?: of (?P<all>\d+))? "
+    r"(?P<row>\w[^.]*?) has (?P<coefficients>\S.*?): the best of (?P<valued>\d+)(?: of \d+)? "
     r"configurations, (?P<value>[\d.]+) % (?P<metric>\w+)/(?P<model>\w+) with seeds? (?P<seeds>[\d, and]+)\."
 )
 
@@ -116,13 +116,23 @@ def compared(page: str) -> Iterator[tuple[str, Compared]]:
 def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]:
     """Seed -> the mean of a row's last evaluations, a fraction of 1. A row is `LABEL (model)`."""
     label, model = re.fullmatch(r"(.+) \((\w+)\)", row).groups()
-    named = pc.equal(runs["run"], re.sub(r"[^0-9A-Za-z._-]+", "-", label))
-    own = runs.filter(pc.and_(named, pc.equal(runs["model"], MODELS.get(model, model))))
-    by_seed = {}
-    for seed in sorted(set(own["seed"].to_pylist())):
-        curve = own.filter(pc.equal(own["seed"], seed)).sort_by("round")[COLUMNS[metric]].to_pylist()
-        by_seed[seed] = statistics.fmean(curve[-last:])
-    return by_seed
+    own = runs.filter(pc.equal(runs["run"], file_name(label)))
+    curves = curves_of(own, MODELS.get(model, model), COLUMNS[metric])
+    return {seed: statistics.fmean(curve[-last:]) for seed, curve in curves.items()}
+
+
+def file_name(label: str) -> str:
+    """A row's label as its folder is named."""
+    return re.sub(r"[^0-9A-Za-z._-]+", "-", label)
+
+
+def curves_of(runs: pa.Table, model: str, column: str) -> dict[int, list[float | None]]:
+    """Seed -> a run's metric, evaluation by evaluation."""
+    curves: dict[int, list[float | None]] = {}
+    own = runs.filter(pc.equal(runs["model"], model)).sort_by("round")
+    for seed, value in zip(own["seed"].to_pylist(), own[column].to_pylist(), strict=True):
+        curves.setdefault(seed, []).append(value)
+    return curves
 
 
 def interval(differences: list[float]) -> tuple[float, float, float]:
@@ -159,29 +169,26 @@ def found_again(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
         text = " ".join(block["table"].replace("\\", "").split())
         last = re.search(r"mean of last (\d+) evaluations", text)
         for said in FOUND.finditer(text):
-            row = re.sub(r"[^0-9A-Za-z._-]+", "-", said["row"].strip())
-            own = runs.filter(pc.equal(runs["study"], f"{block['study']}/search/{row}"))
-            own = own.filter(pc.equal(own["model"], said["model"]))
-            means, coefficients = {}, sorted(set(own["run"].to_pylist()))
-            for one in coefficients:
-                trials = own.filter(pc.equal(own["run"], one))
-                seeds = sorted(set(trials["seed"].to_pylist()))
-                curves = [
-                    trials.filter(pc.equal(trials["seed"], seed)).sort_by("round")[said["metric"]].to_pylist()
-                    for seed in seeds
-                ]
-                if [f"{seed}" for seed in seeds] == re.findall(r"\d+", said["seeds"]) and all(
-                    curve[-1] is not None and math.isfinite(curve[-1]) for curve in curves
-                ):
-                    ends = [[x for x in curve if x is not None][-int(last[1]) :] for curve in curves]
-                    means[one] = statistics.fmean(map(statistics.fmean, ends))
-            if not coefficients:
+            own = runs.filter(pc.equal(runs["study"], f"{block['study']}/search/{file_name(said['row'])}"))
+            if len(own) == 0:
                 continue
+            means = {}
+            for coefficients in sorted(set(own["run"].to_pylist())):
+                trials = own.filter(pc.equal(own["run"], coefficients))
+                curves = curves_of(trials, said["model"], said["metric"])
+                known = [
+                    [x for x in curve if x is not None and math.isfinite(x)] for curve in curves.values()
+                ]
+                whole = all(curve[-1] in ends for curve, ends in zip(curves.values(), known, strict=True))
+                if whole and sorted(curves) == [int(seed) for seed in re.findall(r"\d+", said["seeds"])]:
+                    means[coefficients] = statistics.fmean(
+                        statistics.fmean(curve[-int(last[1]) :]) for curve in known
+                    )
             best = max(means, key=means.__getitem__)
             told = ", ".join(f"{key} {shown(value)}" for key, value in json.loads(best).items())
-            printed = f"{said['coefficients']}: {said['valued']} of {said['all'] or said['valued']}, {said['value']}"
-            again = f"{told}: {len(means)} of {len(coefficients)}, {100 * means[best]:.2f}"
-            yield f"{block['study']}, {said['row'].strip()} by {said['metric']}/{said['model']}", printed, again
+            again = f"{told}: {len(means)}, {100 * means[best]:.2f} %"
+            printed = f"{said['coefficients']}: {said['valued']}, {said['value']} %"
+            yield f"{said['row']} by {said['metric']}/{said['model']}", printed, again
 
 
 def shown(value: object) -> str:
