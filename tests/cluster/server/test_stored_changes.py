@@ -281,10 +281,7 @@ CLOCK = {"name": "lognormal"}
 KINDS = {
     "fedkf, rounds": ("fedkf", {}),
     "kdia, rounds": ("kdia", {}),
-    "fedkf, fedbuff": (
-        "fedkf",
-        {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": CLOCK},
-    ),
+    "fedkf, fedbuff": ("fedkf", {"schedule": {"name": "fedbuff", "buffer": 2}, "clock": CLOCK}),
     "pfedsd, fedasync": ("pfedsd", {"schedule": {"name": "fedasync"}, "clock": CLOCK}),
 }
 

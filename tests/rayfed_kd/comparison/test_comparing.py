@@ -365,6 +365,7 @@ def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(s
         "Rows differ in partition.public: {fraction: 0.5, labels: true, apart: true} in C; "
         "null in the others.",
         "Rows differ in rounds: 2 in A; 1 in the others.",
+        "Rows with another partition have other samples at their clients, with the same seed, too.",
     ]
     assert caption(found) == "Comparison; last round, one seed."
     table, *beneath, costs_title, costs = render_markdown(found).split("\n\n")[1:]
