@@ -18,7 +18,7 @@ from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import begun_recipe
-from rayfed_kd.results.names import nearest_model
+from rayfed_kd.results.names import metric_scale, nearest_model
 
 # Where and how a run ran does not change its result, threads aside; the seed has a folder of its own.
 FREE = {"results", "placement", "checkpoint", "seed"}
@@ -35,7 +35,7 @@ def check_studies(studies: Sequence[Study]) -> Sequence[Study]:
     """
     from rayfed_kd.comparison.runs import check_rows
     from rayfed_kd.results.console import Work
-    from rayfed_kd.setting.loading import find_data
+    from rayfed_kd.setting.loading import find_data, load_data
 
     for place, study in enumerate(studies):
         # Of all tables first: the last one's data or model must not be missed after hours of runs.
@@ -43,9 +43,11 @@ def check_studies(studies: Sequence[Study]) -> Sequence[Study]:
         unfinished = [(run, recipe) for run, recipe in zip(planned, recipes, strict=True) if not run.done]
         for _, recipe in unfinished[:1]:  # all rows have the same data
             find_data(recipe)
+            if study.headline == "server_accuracy" and load_data(recipe).test is None:
+                raise RecipeError("headline: the data have no official test set", source=study.source or None)
         # The first one's rows are built as it begins, if that is now.
         if place or any(run.search for run in study.runs):
-            check_rows([run for run, _ in unfinished], Work(), study.headline)
+            check_rows([run for run, _ in unfinished], Work())
     return studies
 
 
@@ -99,6 +101,9 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         check_names(f"baselines.{model}", [row], labels)
     for place, claim in enumerate(study.claims):
         check_names(f"claims[{place}]", [claim.higher.run, claim.lower.run], labels)
+        # Of points so small a margin is next to nothing; of fractions, the unit before 0.2, it was usual.
+        if 0 < claim.margin < 0.1 and metric_scale(claim.metric or study.headline or "amp") == 100.0:
+            raise RecipeError(f"claims[{place}].margin = {claim.margin:g}: it is in points, as 1.0 for one")
         if claim.higher == claim.lower:
             raise RecipeError(f"claims[{place}]: {claim.higher.run} is compared with itself; expected two")
     for run in study.runs:

@@ -252,8 +252,7 @@ def compare_study(study: Study, *, tell: Tell, **running: Any) -> ComparisonResu
 
     Raises: as `compare`.
     """
-    run = partial(run_each, tell=tell, headline=study.headline, **running)
-    comparison = compare_runs(study, run=run, tell=tell)
+    comparison = compare_runs(study, run=partial(run_each, tell=tell, **running), tell=tell)
     return ComparisonResult(comparison, write_comparison(comparison, Path(study.folder)))
 
 

@@ -33,7 +33,6 @@ def run_each(
     tell: Tell,
     work: Work | None = None,
     on_event: OnEvent | None = None,
-    headline: str | None = None,
 ) -> None:
     """Run a comparison's runs; each run's folder is renamed when the run is finished.
 
@@ -45,14 +44,13 @@ def run_each(
         tell: called with a line when a run starts and when it ends.
         work: is kept up with how far each run is.
         on_event: called with each round's event, from one run's thread at a time.
-        headline: the study's.
 
     Raises:
         RecipeError, DataError: a row cannot be run; raised before the first run.
         RunError: a run failed; it names the run.
     """
     work = work or Work()
-    for note in check_rows(planned, work, headline):
+    for note in check_rows(planned, work):
         tell(f"note: {note}")
     if local:
         for run in planned:
@@ -71,13 +69,12 @@ def run_each(
         run_together([partial(run_on_ray, run) for run in planned], recipe, jobs)
 
 
-def check_rows(planned: Sequence[PlannedRun], work: Work, headline: str | None) -> Iterable[str]:
+def check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:
     """Build every row once, and note how many rounds its runs have.
 
     Args:
         planned: the runs of one table.
         work: is told which row is looked at, and of its runs' rounds.
-        headline: the study's; None: it names none.
 
     Returns: their notes, each once: a table's rows mostly share one data set.
 
@@ -90,8 +87,6 @@ def check_rows(planned: Sequence[PlannedRun], work: Work, headline: str | None) 
         try:
             with run.naming():
                 prepared = prepare(run.source, run.overrides)
-                if headline == "server_accuracy" and prepared.setting.dataset.test is None:
-                    raise RecipeError(f"headline: the data have no official test set for {headline}")
         except RecipeError as error:
             faults.append(error)
             continue

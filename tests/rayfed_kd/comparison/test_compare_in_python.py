@@ -50,7 +50,7 @@ def test_of_how_many_clients_the_metrics_are_is_told_beneath_the_table(second, w
 
 def test_headline_on_an_official_test_set_that_the_data_lack_is_refused_before_round_1(tmp_path):
     study = {"folder": str(tmp_path), "runs": [{"label": "A", "base": THREE_CLIENTS}]}
-    with pytest.raises(RecipeError, match="row A: headline: the data have no official test set for server"):
+    with pytest.raises(RecipeError, match="headline: the data have no official test set"):
         rayfed_kd.compare({**study, "headline": "server_accuracy"}, local=True)
     assert not [*tmp_path.iterdir()]
 

@@ -266,9 +266,11 @@ def test_margin_of_bytes_is_in_mib():
         assert judged.verdict == verdict
 
 
-def test_claim_of_a_row_against_itself_is_refused(study):
-    claim = {"says": "x", "higher": "A", "lower": {"run": "A"}}
-    with pytest.raises(RecipeError, match=r"claims\[0\]: A is compared with itself; expected two"):
+@pytest.mark.parametrize("changes", [{"margin": 0.01}, {"margin": 0.01, "metric": "ua"}, {"lower": "A"}])
+def test_claim_in_the_older_unit_or_of_a_row_against_itself_is_refused(study, changes):
+    claim = {"says": "x", "higher": "A", "lower": "B b", **changes}
+    told = r"\.margin = 0\.01: it is in points" if "margin" in changes else ": A is compared with itself"
+    with pytest.raises(RecipeError, match=rf"claims\[0\]{told}"):
         check_study(Study.model_validate(study.model_dump() | {"claims": [claim]}))
 
 
