@@ -160,8 +160,7 @@ class FENS(Method[ServerState, ClientState | None]):
         return (logits, labels), Reply(aggregator=f.trainable, samples=len(batch))
 
     def proxy(self, num_samples: int) -> Tensor:
-        """Which of a client's samples are proxy, [n] bool on the CPU."""
-        # Without the little more 0.29 of 100 would be 28, as the product lies a bit below 29.
+        """Which of a client's samples are proxy, [n] bool on the CPU; of 100 with 0.29 these are 29."""
         return (torch.arange(num_samples + 1).double() * self.options.proxy + 1e-9).floor().diff() > 0
 
     def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
