@@ -4,9 +4,9 @@
     python docs/hooks/raw.py                             # recomputes the intervals of the pages
 
 RUNS is the folder with the studies' folders; COMMIT is that of the code which ran them. The second form reads
-no run and none of the code that made the tables. It prints each difference and claim of a page's block whose
-runs are in the file, and what searches found. Where the runs say something else, it prints that, too, and
-ends with an error.
+no run and none of the code that computed the tables. It prints each difference and claim of a page's block
+whose runs are in the file, and what searches found. Where the runs say something else, it prints that, too,
+and ends with an error.
 
 Columns: `study` is STUDY/TABLE, of a row's search STUDY/TABLE/search/ROW. `run` is the row as its folder is
 named (`FedPer-` is FedPer+), or a trial's coefficients as JSON. Metrics are fractions of 1. `bytes_up`,
@@ -28,6 +28,9 @@ import mpmath
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from rayfed_kd.files import file_name
+from rayfed_kd.tuning.space import coefficient_text
 
 DOCS = Path(__file__).parents[1]
 FILE = DOCS / "measured/raw.parquet"
@@ -121,11 +124,6 @@ def values(runs: pa.Table, row: str, metric: str, last: int) -> dict[int, float]
     return {seed: statistics.fmean(curve[-last:]) for seed, curve in curves.items()}
 
 
-def file_name(label: str) -> str:
-    """A row's label as its folder is named."""
-    return re.sub(r"[^0-9A-Za-z._-]+", "-", label)
-
-
 def curves_of(runs: pa.Table, model: str, column: str) -> dict[int, list[float | None]]:
     """Seed -> a run's metric, evaluation by evaluation."""
     curves: dict[int, list[float | None]] = {}
@@ -163,6 +161,24 @@ def recomputed(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
         yield f"{said.first} less {said.second}", NUMBERS.match(said.printed)[0], text
 
 
+def search_means(trials: pa.Table, said: re.Match[str], last: int) -> dict[str, float]:
+    """Coefficients -> the mean over seeds of the trials' last evaluations; without those that diverged."""
+    seeds, means = [int(seed) for seed in re.findall(r"\d+", said["seeds"])], {}
+    for coefficients in sorted(set(trials["run"].to_pylist())):
+        own = trials.filter(pc.equal(trials["run"], coefficients))
+        curves = curves_of(own, said["model"], said["metric"])
+        known = {
+            seed: [value for value in curve if value is not None and math.isfinite(value)]
+            for seed, curve in curves.items()
+            if curve[-1] is not None and math.isfinite(curve[-1])
+        }
+        if sorted(known) == seeds:
+            means[coefficients] = statistics.fmean(
+                statistics.fmean(curve[-last:]) for curve in known.values()
+            )
+    return means
+
+
 def found_again(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
     """What a page says that searches found, and what their trials say, of searches that are in the file."""
     for block in BLOCK.finditer(page):
@@ -172,28 +188,12 @@ def found_again(page: str, runs: pa.Table) -> Iterator[tuple[str, str, str]]:
             own = runs.filter(pc.equal(runs["study"], f"{block['study']}/search/{file_name(said['row'])}"))
             if len(own) == 0:
                 continue
-            means = {}
-            for coefficients in sorted(set(own["run"].to_pylist())):
-                trials = own.filter(pc.equal(own["run"], coefficients))
-                curves = curves_of(trials, said["model"], said["metric"])
-                known = [
-                    [x for x in curve if x is not None and math.isfinite(x)] for curve in curves.values()
-                ]
-                whole = all(curve[-1] in ends for curve, ends in zip(curves.values(), known, strict=True))
-                if whole and sorted(curves) == [int(seed) for seed in re.findall(r"\d+", said["seeds"])]:
-                    means[coefficients] = statistics.fmean(
-                        statistics.fmean(curve[-int(last[1]) :]) for curve in known
-                    )
+            means = search_means(own, said, int(last[1]))
             best = max(means, key=means.__getitem__)
-            told = ", ".join(f"{key} {shown(value)}" for key, value in json.loads(best).items())
+            told = ", ".join(f"{key} {coefficient_text(value)}" for key, value in json.loads(best).items())
             again = f"{told}: {len(means)}, {100 * means[best]:.2f} %"
             printed = f"{said['coefficients']}: {said['valued']}, {said['value']} %"
             yield f"{said['row']} by {said['metric']}/{said['model']}", printed, again
-
-
-def shown(value: object) -> str:
-    """A coefficient with four significant digits, or as JSON."""
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value)
 
 
 if __name__ == "__main__":

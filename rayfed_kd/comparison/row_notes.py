@@ -85,8 +85,8 @@ def _differences(who: str, rows: Mapping[str, Mapping[str, Any]], absent: str = 
 def _division(recipe: Recipe) -> str:
     """What decides, beside the seed, which samples a client has: not the use of public ones."""
     public = recipe.partition.public
-    apart = None if public is None or not public.apart else (public.count, public.fraction)
-    return f"{recipe.partition.model_copy(update={'public': apart})}"
+    apart = None if public is None or not public.apart else [public.count, public.fraction]
+    return yaml_line({**recipe.partition.model_dump(), "public": apart})
 
 
 def flat_settings(recipe: Recipe) -> dict[str, Any]:
