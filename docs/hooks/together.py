@@ -52,5 +52,6 @@ def sentence(page: str) -> str:
 if __name__ == "__main__":
     page = Path(sys.argv[1]).read_text()
     claims = list(judged(page))
-    stands = [one.claim.says for one, decided in zip(claims, after_holm(claims), strict=True) if decided]
+    decided = zip(claims, after_holm(claims), strict=True)
+    stands = [f"{one.claim.says}: {one.verdict}" for one, stays in decided if stays]
     sys.stdout.write("\n".join([sentence(page), *stands, ""]))
