@@ -14,6 +14,7 @@ Made for the schedule `buffered` with normalisation `count`. Readings: eta is th
 the schedule stays 1; the code's corrections by t, which a second account of the paper lacks, and its eta / d,
 where that has min(eta, 1 / d); moments act on parameters, and buffers are averaged. In the code a client that
 starts late trains from an older model than its change is taken from; here from the model that it was sent.
+With a codec down that has a loss, a fresh change is taken from the server's own w, not from what was decoded.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from rayfed_kd.protocol import (
     Cohort,
     Evaluable,
     Evaluated,
+    Exact,
     Message,
     Method,
     MethodOptions,
@@ -83,7 +84,7 @@ class FedKD(Method[Replicated, ClientState]):
     label_options = True
     server_keeps = "the mentee, its last update, which version of it each client has"
     client_keeps = "its mentor, the mentee, the map between their features"
-    down = {"whole": "weights", "mean": "weights", "mean_ranks": "counts"}
+    down = {"whole": Exact("weights"), "mean": Exact("weights"), "mean_ranks": "counts"}
     up = {"update": Unaligned("weights"), "ranks": "counts"}
     heterogeneous = True
     evaluates = ("mentee", "personal")

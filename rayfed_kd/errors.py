@@ -160,10 +160,20 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {near}?" if (near := nearest(name, candidates)) else ""
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """What differs, as `KEY was OLD, is NEW` for each key of `after`; empty if nothing does."""
-    changed = {key: value for key, value in after.items() if value != before.get(key)}
-    return "; ".join(f"{key} was {before.get(key)}, is {value}" for key, value in changed.items())
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], above: str = "") -> str:
+    """What differs, as `KEY was OLD, is NEW` for each key of `after`; empty if nothing does.
+
+    Args:
+        above: what stands before a key: of a section with the same keys, its own changes are told.
+    """
+    told = []
+    for key, value in after.items():
+        old = before.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and old.keys() == value.keys():
+            told.append(changes(old, value, f"{above}{key}."))
+        elif value != old:
+            told.append(f"{above}{key} was {old}, is {value}")
+    return "; ".join(filter(None, told))
 
 
 def quoted(label: str) -> str:

@@ -21,8 +21,8 @@ fedproto fedprox fedrep fedtgp fml kdia lg_fedavg moon pfedsd qffl standalone
 """
 # Ceiling today, aim.
 CEILINGS = {
-    PACKAGE: (30_880, 26_000),
-    ("cluster",): (4_760, 4_100),
+    PACKAGE: (30_850, 26_000),
+    ("cluster",): (4_660, 4_100),
     ("tests",): (35_290, 30_000),
 }
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.

@@ -235,12 +235,7 @@ class DaFKD(SharedModel[ServerState, ClientState]):
         return predicted, log_importance(replies, frozen, samples, features, sharing=options.sharing)
 
     def _distilled(
-        self,
-        means: tuple[Tensor, Tensor],
-        samples: Tensor,
-        mixed: Tensor,
-        alpha: Tensor,
-        ctx: ServerContext,
+        self, means: tuple[Tensor, Tensor], samples: Tensor, mixed: Tensor, alpha: Tensor, ctx: ServerContext
     ) -> ServerState:
         """Eq. 8: w^ learns what the ensemble says of the samples."""
         weights, theta = means

@@ -57,12 +57,7 @@ class RaySession:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        address: str | None,
-        runs: int = 1,
-        *,
-        environments: bool = False,
+        self, recipe: Recipe, address: str | None, runs: int = 1, *, environments: bool = False
     ) -> None:
         self._recipe, self._runs, self._environments = recipe, runs, environments
         self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")

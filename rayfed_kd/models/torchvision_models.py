@@ -61,8 +61,7 @@ def _builder(name: str) -> Callable[..., nn.Module]:
         classes: int,
         *,
         weights: Annotated[
-            str | None,
-            Field(min_length=1, description="a file of weights (.pth, .safetensors); null: drawn"),
+            str | None, Field(min_length=1, description="a file of weights (.pth, .safetensors); null: drawn")
         ] = None,
     ) -> nn.Module:
         """A model of torchvision's for these classes and channels."""

@@ -24,6 +24,7 @@ from rayfed_kd.protocol.declaration import KINDS as KINDS
 from rayfed_kd.protocol.declaration import Answers as Answers
 from rayfed_kd.protocol.declaration import Averaged as Averaged
 from rayfed_kd.protocol.declaration import Declaration as Declaration
+from rayfed_kd.protocol.declaration import Exact as Exact
 from rayfed_kd.protocol.declaration import Kind as Kind
 from rayfed_kd.protocol.declaration import Simulated as Simulated
 from rayfed_kd.protocol.declaration import Unaligned as Unaligned

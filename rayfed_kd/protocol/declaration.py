@@ -66,6 +66,13 @@ class Answers(Part):
     """Rows that the server asks for by their ids, with `Cohort.questions`; `privacy` cannot cover them."""
 
 
+class Exact(Part):
+    """A part that both sides add to copies that they keep, which stay equal only if it arrives as it is.
+
+    Codecs with a loss are refused for it.
+    """
+
+
 class Simulated(Part):
     """A part that helps the simulation and would not travel in a real deployment; counted apart."""
 

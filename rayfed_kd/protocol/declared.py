@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rayfed_kd.errors import RecipeError, kind_of, nearest, shown
-from rayfed_kd.protocol.declaration import KINDS, Part, Simulated
+from rayfed_kd.protocol.declaration import KINDS, Exact, Part, Simulated
 from rayfed_kd.protocol.method import RECIPE_MODEL, Architecture, Method
 
 AVERAGED = "Averaged(KIND, by=NUMBER) in `up`"
@@ -41,7 +41,7 @@ def check_declared(name: str, method: Method[Any, Any], architectures: Mapping[s
                 f"{name} calls {kind_of(value)} its architecture {key!r}; expected an Architecture by a "
                 f"name of its own, as {RECIPE_MODEL!r} is the recipe's"
             )
-    for direction, parts, classes in (("down", method.down, Simulated), ("up", method.up, Part)):
+    for direction, parts, classes in (("down", method.down, Exact | Simulated), ("up", method.up, Part)):
         where = f"{name} declares {direction} = {shown(parts)}"
         if not isinstance(parts, Mapping):
             raise refused(f"{where}; expected part names and their kinds")

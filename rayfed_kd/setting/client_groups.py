@@ -47,11 +47,7 @@ class Groups(NamedTuple):
 
 
 def decide_groups(
-    recipe: Recipe,
-    method: Method[Any, Any],
-    schedule: Schedule,
-    sizes: NDArray[np.int64],
-    builders: Builders,
+    recipe: Recipe, method: Method[Any, Any], schedule: Schedule, sizes: NDArray[np.int64], builders: Builders
 ) -> Groups:
     """How many clients train as one program.
 

@@ -17,13 +17,7 @@ from pydantic import Field
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.strict import PathText
 from rayfed_kd.timing.clock import Clock, ClockFacts, ClockOptions
-from rayfed_kd.timing.device_sources import (
-    LEAST_MBIT_S,
-    MOST_MBIT_S,
-    MOST_SECONDS,
-    draw_devices,
-    read_trace,
-)
+from rayfed_kd.timing.device_sources import LEAST_MBIT_S, MOST_MBIT_S, MOST_SECONDS, draw_devices, read_trace
 from rayfed_kd.timing.devices import SPEEDS, Devices
 
 MOST_SIGMA = 20.0  # of a logarithm: e^20 is half a billion; beyond it speeds overflow

@@ -36,9 +36,7 @@ class QuorumOptions(LateOptions):
 
     min_fraction: float = Field(0.8, gt=0, le=1, description="share of the cohort that must answer")
     deadline_s: float | None = Field(
-        None,
-        gt=0,
-        description="simulated seconds until which all may answer; null: until enough did",
+        None, gt=0, description="simulated seconds until which all may answer; null: until enough did"
     )
     late: Literal["drop", "next_round"] = Field(
         "drop", description="what a late client's reply is: given up, or part of the round that it comes in"
@@ -102,9 +100,7 @@ class AsynchronousOptions(LateOptions):
     """Options of the schedules without rounds."""
 
     concurrency: int | None = Field(
-        None,
-        ge=1,
-        description="clients at work at a time, instead of `sampling`; null: as many as that says",
+        None, ge=1, description="clients at work at a time, instead of `sampling`; null: as many as that says"
     )
     max_staleness: int | None = Field(None, ge=0, description="older replies are dropped; null: none is")
 

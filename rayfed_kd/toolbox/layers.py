@@ -255,11 +255,7 @@ def all_own(options: MethodOptions, key: str, layers: Layers) -> str | None:
 
 
 def mean_of_shared(
-    layers: Layers,
-    before: Tensor,
-    shared: Sequence[int],
-    parts: Sequence[Tensor],
-    weights: Sequence[float],
+    layers: Layers, before: Tensor, shared: Sequence[int], parts: Sequence[Tensor], weights: Sequence[float]
 ) -> Tensor:
     """Layer by layer the weighted mean over those that sent the layer; one that nobody sent stays.
 

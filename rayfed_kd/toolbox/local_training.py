@@ -149,9 +149,7 @@ def train_batches(
 
 
 def own_batches(
-    ctx: ClientContext,
-    epochs: Iterable[int] | None = None,
-    further: Callable[[Drawn], Tensors] | None = None,
+    ctx: ClientContext, epochs: Iterable[int] | None = None, further: Callable[[Drawn], Tensors] | None = None
 ) -> Iterator[OwnBatch]:
     """Passes over a client's samples, each in an order of its own, as `train_phases` takes them.
 

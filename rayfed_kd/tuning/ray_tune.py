@@ -52,11 +52,7 @@ QUIET = {
 
 
 def run_trials(
-    trial_run: TrialRun,
-    at_a_time: int,
-    tell: Tell,
-    work: Work | None = None,
-    on_event: OnEvent | None = None,
+    trial_run: TrialRun, at_a_time: int, tell: Tell, work: Work | None = None, on_event: OnEvent | None = None
 ) -> None:
     """Run all trials on the Ray that this process is connected to; their records say what came of them.
 

@@ -89,8 +89,7 @@ def test_without_passes_of_the_clients_everybody_trains_alone_bit_for_bit(server
 
 
 @pytest.mark.parametrize(
-    ("clients", "server", "up", "down"),
-    [(0, 0, 0, 0), (0, 1, 336, 0), (1, 0, 336, 336), (1, 1, 336, 336)],
+    ("clients", "server", "up", "down"), [(0, 0, 0, 0), (0, 1, 336, 0), (1, 0, 336, 336), (1, 1, 336, 336)]
 )
 def test_bytes_of_a_round_about_seven_samples(clients, server, up, down):
     """Seven of thirty, three classes, four clients: 7 x 3 x 4 x 4 = 336 bytes, where they are needed."""

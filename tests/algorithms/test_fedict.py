@@ -9,10 +9,7 @@ from rayfed_kd.algorithms.fedict import FedICT, Options
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import distillation, weighted_distillation
 
-SMALL = {
-    **LAYERED,
-    "method": {"name": "fedict", "cut": "C2", "server": {"name": "dense", "units": [8]}},
-}
+SMALL = {**LAYERED, "method": {"name": "fedict", "cut": "C2", "server": {"name": "dense", "units": [8]}}}
 H = 16 * 2 * 2
 T, U = torch.tensor([[2.0, 0.0, -1.0]]).double(), torch.tensor([[1.0, 0.5, 0.0]]).double()
 KD = 0.3816498482  # T^2 KL(t, u) at T = 3 (baselines, section 1)

@@ -29,11 +29,7 @@ class JobQueue:
     """
 
     def __init__(
-        self,
-        hosts: ClientHosts,
-        sizes: Sequence[int],
-        kinds: Sequence[str],
-        drop: Callable[[Job], object],
+        self, hosts: ClientHosts, sizes: Sequence[int], kinds: Sequence[str], drop: Callable[[Job], object]
     ) -> None:
         self._hosts, self._sizes, self._kinds, self._drop = hosts, sizes, kinds, drop
         self._rates = dict[tuple[str, str], float]()  # step and architecture -> seconds per sample

@@ -178,9 +178,11 @@ def chosen_columns(
     groups = list(categorical) if categorical is not None else [n for n in free if free[n] in CATEGORIES]
     for name in groups if categorical is None else ():
         if free[name] == "texts":
-            more, table = f", data.categorical=[{', '.join(groups)}] keeps the texts", read.tables[0]
+            table = read.tables[0]
+            more = f", data.categorical=[{', '.join(groups)}] keeps the texts"
             refuse_stray_text(read.files[0], table, name, form, more)
-            if all(PLAIN_NUMBER.fullmatch(t.strip()) for t in distinct_values(table.column(name))[0] if t):
+            values, _ = distinct_values(table.column(name))
+            if all(PLAIN_NUMBER.fullmatch(value.strip()) for value in values if value):
                 read.notes.append(
                     f"the column {shown(name)} has texts, all of them numbers, which are read as categories"
                 )

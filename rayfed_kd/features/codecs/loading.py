@@ -11,7 +11,7 @@ from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import Chains, CodedWire
 from rayfed_kd.models.vectors import Layout, Role
-from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Method, Unaligned
+from rayfed_kd.protocol import KINDS, Array, Codec, Declaration, Exact, Method, Unaligned
 from rayfed_kd.protocol.declaration import kinds
 from rayfed_kd.protocol.message_codec import INEXACT, VECTORS, Direction
 from rayfed_kd.protocol.wire import Sending, Wire
@@ -107,7 +107,7 @@ def make_wires(
 
 
 def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> None:
-    """Refuse chains that the method has no part for, or that do not give an array again.
+    """Refuse chains that the method has no part for, that harm one, or that do not give an array again.
 
     Args:
         name: of the method, as the recipe has it.
@@ -133,6 +133,11 @@ def check_codecs(method: Method[Any, Any], name: str, wires: Iterable[Wire]) -> 
                     raise RecipeError(
                         f"{path}: {name} sends its {part} once, or of another meaning each time, so that "
                         "nothing adds up over rounds; expected no feedback"
+                    )
+                if isinstance(getattr(method, wire.direction)[part], Exact) and not chain.lossless:
+                    raise RecipeError(
+                        f"{path}: {name}'s clients and server add {part} to copies that must stay equal; "
+                        "expected codecs without a loss"
                     )
             _try_chain(wire, parts[0], kind, path)
 

@@ -81,11 +81,7 @@ class ClientPrivacy:
     """
 
     def __init__(
-        self,
-        recipe: Recipe,
-        method: Method[Any, Any],
-        module_pool: ModulePool,
-        architectures: Iterable[str],
+        self, recipe: Recipe, method: Method[Any, Any], module_pool: ModulePool, architectures: Iterable[str]
     ) -> None:
         assert recipe.privacy is not None
         self._recipe: PrivacyRecipe = recipe.privacy

@@ -31,8 +31,7 @@ class FaultsRecipe(Strict):
         "least ten minutes, and six hours for the first; null: never",
     )
     bad_replies: Literal["stop", "drop"] = Field(
-        "stop",
-        description="a reply with NaN or of a wrong size ends the run, or is left out and counted",
+        "stop", description="a reply with NaN or of a wrong size ends the run, or is left out and counted"
     )
     durable: bool = Field(
         False, description="replies and states get a second copy on the server's machine, to outlive theirs"

@@ -126,8 +126,7 @@ LATE = ["clock.name=lognormal", "schedule={name: fedbuff, buffer: 2, update: dif
 
 
 @pytest.mark.parametrize(
-    ("codec", "method"),
-    [(HALF, "fedavg"), (UP["low rank"], "fedavg"), (ROUNDED, "fedgems")],
+    ("codec", "method"), [(HALF, "fedavg"), (UP["low rank"], "fedavg"), (ROUNDED, "fedgems")]
 )
 def test_ray_gives_the_local_engines_bits(codec, method, hosts):
     recipe = {**small_recipe(RECIPE, method), "codec": codec}
@@ -285,6 +284,14 @@ def test_a_codec_needs_a_part_that_goes_down_or_means_the_same_each_time():
     for name, codec, sends in (("qffl", "difference", "no delta down"), ("fedkd", sign, "its update once")):
         with pytest.raises(RecipeError, match=rf"codec\.up\.weights: {name} sends {sends}"):
             rayfed_kd.prepare(small_recipe(RECIPE, name), [f"codec={{up: {{weights: {codec}}}}}"])
+
+
+def test_copies_that_both_sides_keep_take_codecs_without_a_loss():
+    """FedKD's clients would drift away from the server's mentee."""
+    recipe = small_recipe(RECIPE, "fedkd")
+    with pytest.raises(RecipeError, match=r"codec\.down\.weights: fedkd's clients and server add whole to"):
+        rayfed_kd.prepare(recipe, ["codec={down: {weights: [{name: cast, to: fp16}, zstd]}}"])
+    rayfed_kd.prepare(recipe, ["codec={down: {weights: zstd}, up: {weights: {name: cast, to: fp16}}}"])
 
 
 STREAMS = """

@@ -91,11 +91,7 @@ class Network:
                 *(
                     f"-n {space} {words}"
                     for space, end, address in zip((self.run, self.outside), ends, CABLE, strict=True)
-                    for words in (
-                        f"addr add {address}/30 dev {end}",
-                        f"link set {end} up",
-                        "link set lo up",
-                    )
+                    for words in (f"addr add {address}/30 dev {end}", f"link set {end} up", "link set lo up")
                 ),
                 # Ray takes the address of the way to the Internet for its own. Nothing answers there.
                 f"-n {self.run} route add default via {CABLE[1]}",

@@ -204,8 +204,7 @@ def wait_for_rounds(folder, count, process):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)],
+    "words", [pytest.param(["--local"], id="local"), pytest.param([], id="ray", marks=pytest.mark.slow)]
 )
 def test_ctrl_c_leaves_readable_tables_and_no_actor(words, start, tmp_path):
     process = start(write_recipe(tmp_path, rounds=100_000), *words)

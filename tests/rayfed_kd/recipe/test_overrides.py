@@ -30,8 +30,7 @@ TEXTS = ["1e-4", "yes", "", " a ", "a: b, {c}", "2026-01-01", "~", "#", "é\n"]
 
 
 @pytest.mark.parametrize(
-    "value",
-    [*TEXTS, 1e-05, 1e300, float("inf"), True, None, -3, [1, [2.5, "x"]], {"a": {"b": []}}],
+    "value", [*TEXTS, 1e-05, 1e300, float("inf"), True, None, -3, [1, [2.5, "x"]], {"a": {"b": []}}]
 )
 def test_value_arrives_as_it_is(value):
     (line,) = override_lines({"key": value})
