@@ -12,8 +12,8 @@ arXiv 2406.00488; released code LipingYi/FedMRL, also in HtFLlib.
     up        the trained small model and n_k        4 P_g bytes a client
 
 The recipe's `model` is the small one, and `client_models`, if there are any, are the clients' own. A client
-keeps its own model, its projector, and the small model as it left it; it is evaluated with these, and before
-it is drawn with another initial small model than the server's, as its own is untrained, too. Readings:
+keeps its own model, its projector, and the small model as it left it; it is evaluated with these. A client
+that was not drawn yet has only initial values, of which the small model's are not the server's. Readings:
 own models and projectors start from values of their own; the mean is by n_k, as officially (HtFLlib's is
 `weighting: uniform`). With m = 0, W = (0 | I), b = 0 and a projector that stays a client trains alone.
 """
