@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -29,57 +28,47 @@ from rayfed_kd.tuning.space import read_space
 
 DRAWS = 2_000  # of the bootstrap
 TAUS = np.linspace(0.5, 1.5, 101)
+DIFFERENCE = "difference to "  # of a statistic in comparison.parquet: the baseline comes behind it
+# Baseline -> label of a searched row that is held against it -> (tables, seeds); the baseline is one of them.
+Groups = Mapping[str, Mapping[str, np.ndarray]]
 
 
-class Reached(NamedTuple):
-    """What a searched row reached.
-
-    Attributes:
-        values: (tables, seeds).
-        baseline: the label of the row that it is held against.
-    """
-
-    values: np.ndarray
-    baseline: str
-
-
-Rows = Mapping[str, Reached]  # by label
-
-
-def read_rows(study: Study) -> Rows:
-    """What a finished study's searched rows reached.
+def read_groups(study: Study) -> Groups:
+    """What a finished study's searched rows reached, by the baseline that comparison.parquet says of them.
 
     Raises:
         ValueError: a row's space names no METRIC/MODEL, the row has no value of it for some seed, a baseline
-            is not searched, or a table is of a study that the command line had changed.
+            is not searched or not that of all tables, or a table is of a study that the command line changed.
     """
-    found: dict[str, list[list[float]]] = {}
-    usual = study.baseline or study.runs[0].label
-    baselines: dict[str, str] = {}
-    for table in split_into_tables(study):
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    tables = split_into_tables(study)
+    for table in tables:
         written = pq.read_table(Path(table.folder) / "comparison.parquet")
         if changed := (written.schema.metadata or {}).get(CHANGED.encode()):
             raise ValueError(f"{table.folder}: of a changed study, {changed.decode()}")
-        rows = written.to_pylist()
-        values = {
-            (row["run"], f"{row['metric']}/{row['model']}"): row["seeds"]
-            for row in rows
-            if row["statistic"] == "mean of last"
-        }
+        values, baselines = {}, {}
+        for record in written.to_pylist():
+            row, statistic = (record["run"], record["model"]), record["statistic"]
+            if statistic == "mean of last":
+                values[(*row, record["metric"])] = record["seeds"]
+            elif statistic.startswith(DIFFERENCE):
+                baselines[row] = statistic.removeprefix(DIFFERENCE)
         for run in table.runs:
             if run.search is not None:
-                metric = read_space(run.search).metric or ""
-                scores = np.array(values.get((run.label, metric), []))
+                metric, _, model = (read_space(run.search).metric or "").partition("/")
+                scores = values.get((run.label, model, metric), [])
                 if len(scores) != len(table.seeds):
-                    raise ValueError(
-                        f"{table.folder}: {run.label}, {metric!r}: {len(scores)} of {len(table.seeds)} seeds"
-                    )
-                found.setdefault(run.label, []).append(list(scores))
-                model = metric.partition("/")[2]
-                baselines[run.label] = run.against or study.baselines.get(model, usual)
-    if missing := {*baselines.values()} - {*found}:
-        raise ValueError(f"{', '.join(missing)}: a baseline that is not searched")
-    return {label: Reached(np.array(scores), baselines[label]) for label, scores in found.items()}
+                    told = f"{run.label}, '{metric}/{model}': {len(scores)} of {len(table.seeds)} seeds"
+                    raise ValueError(f"{table.folder}: {told}")
+                baseline = baselines.get((run.label, model), run.label)
+                found.setdefault(baseline, {}).setdefault(run.label, []).append(scores)
+    for baseline, rows in found.items():
+        if baseline not in rows or any(len(scores) < len(tables) for scores in rows.values()):
+            raise ValueError(f"{baseline} is not searched, or not the baseline of its rows in all tables")
+    return {
+        baseline: {label: np.array(scores) for label, scores in rows.items()}
+        for baseline, rows in found.items()
+    }
 
 
 def share_above(scores: np.ndarray) -> np.ndarray:
@@ -116,38 +105,32 @@ def interval(row: np.ndarray, baseline: np.ndarray, statistic: Callable[[np.ndar
     return np.percentile(draws, [2.5, 97.5], axis=0)
 
 
-def markdown(rows: Rows) -> list[str]:
+def markdown(groups: Groups) -> list[str]:
     """A table: rows by what they are held against, the best middle half first."""
     taus = (0.9, 1.0, 1.1)
     named = "".join(f" above {tau:g} |" for tau in taus)
     lines = [f"| row | held against | mean of the middle half [95 %] |{named}"]
     lines.append("| --- " * (3 + len(taus)) + "|")
-    for baseline in dict.fromkeys(row.baseline for row in rows.values()):
-        theirs = rows[baseline].values
-        own = {label: row.values for label, row in rows.items() if row.baseline == baseline}
-        for label in sorted(own, key=lambda label: -middle_mean(scores_of(own[label], theirs))):
-            scores, (low, high) = scores_of(own[label], theirs), interval(own[label], theirs, middle_mean)
-            shares = "".join(f" {100 * np.mean(scores > tau):.0f} % |" for tau in taus)
-            lines.append(
-                f"| {label} | {baseline} | {middle_mean(scores):.3f} [{low:.3f}, {high:.3f}] |{shares}"
-            )
+    for baseline, rows in groups.items():
+        theirs = rows[baseline]
+        scores = {label: scores_of(row, theirs) for label, row in rows.items()}
+        for label in sorted(scores, key=lambda label: -middle_mean(scores[label])):
+            low, high = interval(rows[label], theirs, middle_mean)
+            middle = f"{middle_mean(scores[label]):.3f} [{low:.3f}, {high:.3f}]"
+            shares = "".join(f" {100 * np.mean(scores[label] > tau):.0f} % |" for tau in taus)
+            lines.append(f"| {label} | {baseline} | {middle} |{shares}")
     return lines
 
 
-def picture(rows: Rows, path: str) -> None:
+def picture(groups: Groups, path: str) -> None:
     """Draw all rows' profiles, each with its interval, a panel for each baseline."""
-    baselines = list(dict.fromkeys(row.baseline for row in rows.values()))
-    figure = Figure(figsize=(4.5 * len(baselines), 4.5), layout="constrained")
-    panels = figure.subplots(1, len(baselines), sharey=True, squeeze=False)[0]
-    for axes, baseline in zip(panels, baselines, strict=True):
-        theirs = rows[baseline].values
-        own = {label: row.values for label, row in rows.items() if row.baseline == baseline}
-        for number, (label, values) in enumerate(own.items()):
-            color = f"C{number % 10}"
-            axes.plot(TAUS, share_above(scores_of(values, theirs)), color=color, label=label)
-            axes.fill_between(
-                TAUS, *interval(values, theirs, share_above), color=color, alpha=0.1, linewidth=0
-            )
+    figure = Figure(figsize=(4.5 * len(groups), 4.5), layout="constrained")
+    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for axes, (baseline, rows) in zip(panels, groups.items(), strict=True):
+        for number, (label, row) in enumerate(rows.items()):
+            color, ends = f"C{number % 10}", interval(row, rows[baseline], share_above)
+            axes.plot(TAUS, share_above(scores_of(row, rows[baseline])), color=color, label=label)
+            axes.fill_between(TAUS, *ends, color=color, alpha=0.1, linewidth=0)
         axes.set(xlabel=f"score, 1: the mean of {baseline}", ylim=(0, 1))
         axes.legend(fontsize="small", loc="lower left")
     panels[0].set(ylabel="share of runs above it")
@@ -156,10 +139,10 @@ def picture(rows: Rows, path: str) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Print the table; draw the picture if a file is named."""
-    rows = read_rows(read_study(words[0]))
-    sys.stdout.write("\n".join(markdown(rows)) + "\n")
+    groups = read_groups(read_study(words[0]))
+    sys.stdout.write("\n".join(markdown(groups)) + "\n")
     for path in words[1:2]:
-        picture(rows, path)
+        picture(groups, path)
 
 
 if __name__ == "__main__":

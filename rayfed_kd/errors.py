@@ -163,17 +163,21 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], above: str = "") -> str:
     """What differs, as `KEY was OLD, is NEW` for each key of `after`; empty if nothing does.
 
+    A section that has the same keys on both sides is told by these, as `local.epochs was 1, is 3`.
+
     Args:
-        above: what stands before a key: of a section with the same keys, its own changes are told.
+        above: of a section within: its path and a dot.
     """
     told = []
     for key, value in after.items():
         old = before.get(key)
+        if value == old:
+            continue
         if isinstance(old, Mapping) and isinstance(value, Mapping) and old.keys() == value.keys():
             told.append(changes(old, value, f"{above}{key}."))
-        elif value != old:
+        else:
             told.append(f"{above}{key} was {old}, is {value}")
-    return "; ".join(filter(None, told))
+    return "; ".join(told)
 
 
 def quoted(label: str) -> str:
