@@ -157,10 +157,11 @@ class Growing(nn.ConvTranspose2d):
         batch, into, height, width = maps.shape
         # Of `products` a row is a place of a map, with what it adds to the four corners of its 2x2 square.
         kernel = self.weight.permute(0, 2, 3, 1).reshape(into, -1)
-        products = (maps.permute(0, 2, 3, 1).reshape(-1, into) @ kernel).view(batch, height, width, 2, 2, -1)
-        corners = [(0, 0), (0, 1), (1, 0), (1, 1)]
-        shifted = [F.pad(products[:, :, :, i, j], (0, 0, j, 1 - j, i, 1 - i)) for i, j in corners]
-        return torch.stack(shifted).sum(0).permute(0, 3, 1, 2)
+        products = (maps.permute(0, 2, 3, 1).reshape(-1, into) @ kernel).view(batch, height, width, 4, -1)
+        # unbind: four indices would give four gradients of all products' size, three quarters of them zeros.
+        corners = zip(products.unbind(3), [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True)
+        first, *others = [F.pad(part, (0, 0, j, 1 - j, i, 1 - i)) for part, (i, j) in corners]
+        return sum(others, first).permute(0, 3, 1, 2)
 
 
 @model_builder
