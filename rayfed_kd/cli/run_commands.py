@@ -99,7 +99,7 @@ def _run_on_console(
     "--to",
     required=True,
     type=UserPath(),
-    help="File name; its suffix is replaced by .safetensors, .yaml and .onnx.",
+    help="File name; .safetensors, .yaml and .onnx come behind it.",
 )
 @click.option("--client", type=int, help="The client whose model it is, where each has its own, as personal.")
 @click.option("--onnx", is_flag=True, help="Write an ONNX file as well; the extra `onnx` has what it needs.")

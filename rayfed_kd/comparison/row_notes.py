@@ -118,7 +118,8 @@ def paper_rows(comparison: Comparison, paper: Paper) -> list[Row]:
 def paper_columns(comparison: Comparison, paper: Paper) -> list[str]:
     """The columns that a study has in a paper, of which its rows have values."""
     rows, columns = paper_rows(comparison, paper), paper.columns or [comparison.headline, "difference"]
-    known = {key[3] for key in comparison.curves if key[:2] in rows} | {"published"}
+    known = {key[3] for key in comparison.curves if key[:2] in rows}
+    known |= {"published"} if comparison.printed_values() else set()
     known |= {"difference"} if any(map(comparison.difference, rows)) else set()
     return [column for column in columns if column in known]
 

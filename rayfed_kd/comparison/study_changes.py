@@ -215,6 +215,7 @@ def _tables_named(study: Study, names: Collection[str] | None) -> dict[str, Stud
 
 def _table_study(study: Study, name: str, table: StudyTable) -> Study:
     check_names(f"tables.{name}.without", table.without, study.labels)
+    study, _ = _without_references(study, table.without)
     changes: dict[str, Any] = {
         "title": joined(study.title, name),
         "base": table.base or study.base,

@@ -45,6 +45,7 @@ from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.modules.module_checks import drawn_samples
 from rayfed_kd.setting.setting import Setting
 
+ENDINGS = (".safetensors", ".yaml", ".onnx")
 NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
 
 
@@ -59,7 +60,8 @@ def export(
     Args:
         folder: the run's folder; its newest checkpoint is read.
         model: name of one of the evaluated models, such as "oca".
-        to: a file name; its ending is replaced by .safetensors, .yaml and .onnx.
+        to: a file name; the files are called so with .safetensors, .yaml and .onnx behind it, in place of one
+            of these endings if it has one.
         client: id of the client, if `model` is the clients' own; else None.
         onnx: write an ONNX file as well, with the normalisation in it. It takes `images`, [n, channels,
             height, width] float32 in [0, 1], and gives `logits`. The extra `onnx` installs what this needs.
@@ -74,8 +76,8 @@ def export(
     metadata = description.metadata()
     header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
     recipe = Path(folder, CONFIG).read_text(encoding="utf8")
-    endings = (".safetensors", ".yaml", *((".onnx",) if onnx else ()))
-    paths = [Path(to).with_suffix(ending) for ending in endings]
+    name = Path(to).stem if Path(to).suffix in ENDINGS else Path(to).name  # .1 of alpha0.1 is no ending
+    paths = [Path(to).with_name(name + ending) for ending in ENDINGS[: 2 + onnx]]
     with writing(Path(to), "--to"):
         make_folder(paths[0].parent)
         for path in paths:

@@ -1,4 +1,4 @@
-"""Whether clients' samples suffice: for batches that their models can train on, and for a test of anybody."""
+"""Whether clients' samples suffice: for batches that their models train on, a warm-up, a test of anybody."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def check_samples(setting: Setting) -> None:
     sizes = [trained(samples, local) for samples in setting.partition.sizes.tolist()]
     _check_whole_batches(setting, sizes)
     _check_single_samples(setting, sizes)
+    _check_warmup(setting, max(sizes))
 
 
 def _check_tested(setting: Setting) -> None:
@@ -74,6 +75,16 @@ def _check_single_samples(setting: Setting, sizes: Sequence[int]) -> None:
                 f"{setting.architectures.described(name).name} cannot train on one: "
                 f"{fault}; expected {_cure(samples, local.batch_size)}"
             )
+
+
+def _check_warmup(setting: Setting, most_samples: int) -> None:
+    local = setting.recipe.local
+    rates, steps = local.lr_schedule, local.steps_of(most_samples)
+    if rates and rates.steps and 0 < steps <= rates.steps.warmup:
+        raise RecipeError(
+            f"local.lr_schedule.steps.warmup = {rates.steps.warmup}: the rate would rise to the end; "
+            f"expected fewer than the {steps:,} steps of the largest client"
+        )
 
 
 def _cure(samples: int, batch_size: int) -> str:

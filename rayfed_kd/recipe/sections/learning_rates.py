@@ -12,12 +12,7 @@ from pydantic import Field
 from rayfed_kd.recipe.strict import MOST, Count, Strict
 
 # Which schedules have a key.
-OWNERS = {
-    "every": ("step",),
-    "factor": ("step", "exponential"),
-    "least": ("cosine",),
-    "over": ("cosine",),
-}
+OWNERS = {"every": ("step",), "factor": ("step", "exponential"), "least": ("cosine",), "over": ("cosine",)}
 
 
 class RateSchedule(Strict):

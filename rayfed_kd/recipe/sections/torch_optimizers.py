@@ -16,17 +16,7 @@ from typing import Any, Literal, get_args
 from rayfed_kd.errors import nearest, shown
 
 OptimizerName = Literal[
-    "sgd",
-    "adam",
-    "adadelta",
-    "adagrad",
-    "adamax",
-    "adamw",
-    "asgd",
-    "nadam",
-    "radam",
-    "rmsprop",
-    "rprop",
+    "sgd", "adam", "adadelta", "adagrad", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop", "rprop"
 ]
 OPTIMIZERS: tuple[str, ...] = get_args(OptimizerName)
 # How torch computes an update, and its sign; what it computes from are the other parameters.

@@ -128,10 +128,7 @@ def test_sums_are_of_so_many_clients_in_a_row_and_then_of_the_groups(size, expec
 @pytest.mark.parametrize("size", ["off", 2, 3])
 @pytest.mark.parametrize(
     ("weighting", "expected"),
-    [
-        ("samples", (1 * 1 + 2 * 3 - 5 * 2 + 4 * 8) / (1 + 2 + 5 + 4)),
-        ("uniform", (1 + 3 - 2 + 8) / 4),
-    ],
+    [("samples", (1 * 1 + 2 * 3 - 5 * 2 + 4 * 8) / (1 + 2 + 5 + 4)), ("uniform", (1 + 3 - 2 + 8) / 4)],
 )
 def test_a_client_weighs_what_the_recipe_says(size, weighting, expected, own):
     asked = four(own("Uneven"), weighting=weighting)

@@ -97,9 +97,9 @@ def test_a_row_alone_has_no_difference_and_the_folder_none_of_more_rows(tmp_path
 
 
 def test_a_column_that_no_row_has_is_said_beneath_the_table(tmp_path):
-    (table, *_) = written(tmp_path, columns=["wlp", "difference"])
+    (table, *_) = written(tmp_path, columns=["wlp", "difference", "published"])
     assert "WLP" not in table.read_text()
-    assert "A paper's table has no column wlp" in (tmp_path / "comparison.md").read_text()
+    assert "A paper's table has no column published and wlp" in (tmp_path / "comparison.md").read_text()
 
 
 def test_labels_are_text_in_the_table(tmp_path):

@@ -109,6 +109,9 @@ def test_what_is_held_against_a_row_that_is_left_out_goes_with_it_and_is_told(ta
     (study, _) = select_studies([str(write_yaml(tables, content))], without=["A"])
     assert (study.target, study.runs[0].against) == (None, None)
     assert [named.rows for named in study.published] == [["B"]]
+    content["tables"]["lr .1"]["without"] = ["A"]  # in a study's own table likewise
+    (table, _) = select_studies([str(write_yaml(tables, content))])
+    assert (table.target, table.runs[0].against) == (None, None)
     told = "without A, no target, which was A's best, B no longer against A"
     assert study.title == f"T; lr .1; changed on the command line: {told}"
 

@@ -37,7 +37,7 @@ def result(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(result):
-    return rayfed_kd.export(result.folder, "global", result.folder.parent / "best.bin")[0]
+    return rayfed_kd.export(result.folder, "global", result.folder.parent / "best0.1")[0]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def changed(exported, to, change, state=None):
 
 
 def test_metadata_say_what_the_file_is(exported, setting):
-    assert exported.name == "best.safetensors"
+    assert exported.name == "best0.1.safetensors"  # .1 is no ending
     with safe_open(exported, "pt") as file:
         described = json.loads(file.metadata()["rayfed_kd"])
     assert described == {
@@ -199,7 +199,7 @@ def test_onnx_file_gives_the_models_logits(result, tmp_path):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package)
     runtime = pytest.importorskip("onnxruntime")
-    paths = rayfed_kd.export(result.folder, "global", tmp_path / "best", onnx=True)
+    paths = rayfed_kd.export(result.folder, "global", tmp_path / "best.yaml", onnx=True)
     assert [path.name for path in paths] == ["best.safetensors", "best.yaml", "best.onnx"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
     session = runtime.InferenceSession(str(paths[2]), providers=["CPUExecutionProvider"])
