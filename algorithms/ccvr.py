@@ -110,8 +110,12 @@ class CCVR(Wrapping[ServerState]):
         return {**super().architectures(), HEAD: Architecture("head", "linear", {}, space="features")}
 
     def check(self, ctx: ServerContext) -> str | None:
-        """Raise RecipeError unless the other method has a shared model that ends in a linear layer."""
-        note = super().check(ctx)
+        """Raise RecipeError unless a shared model ends in a linear layer, and is calibrated once or more."""
+        note, every = super().check(ctx), self.options.every
+        if every is not None and every > ctx.rounds:
+            raise RecipeError(
+                f"method.every = {every}: none of {ctx.rounds} rounds calibrates; expected fewer"
+            )
         self._model(self.inside.init_server(ctx))
         check_features(ctx)
         head_place(ctx.frozen_model(ctx.initial_vector()))

@@ -5,7 +5,7 @@ without any federation. One client holds all data and trains the teacher for `te
 server trains generator and student, and no real image is read again.
 
     L_G = L_IE + lambda1 L_OH + lambda2 L_A      (eq. 2 to 5; Adam)
-    L   = KL(p^, student(x^))                    (eq. 6; the recipe's optimiser, batch size and epochs)
+    L   = KL(p^, student(x^))                    (eq. 6; the recipe's optimiser and batch size)
 """
 
 from __future__ import annotations
@@ -82,10 +82,13 @@ class DataFree(Method[ServerState, None]):
         return {"generator": self.options.generator.architecture()}
 
     def check(self, ctx: ServerContext) -> None:
-        """Raise RecipeError unless one client holds all data, and its model's features are known."""
+        """Raise RecipeError unless one client has all data, its features are known, and a student learns."""
         check_features(ctx)
         if ctx.num_clients != 1:
             raise RecipeError(f"partition.clients = {ctx.num_clients}: datafree trains its teacher on one, 1")
+        if self.options.teacher_rounds >= ctx.rounds:
+            what = f"method.teacher_rounds = {self.options.teacher_rounds}: the student learns after them"
+            raise RecipeError(f"{what}; expected fewer than the {ctx.rounds} rounds of the run")
 
     def init_server(self, ctx: ServerContext) -> ServerState:
         """Teacher and student from the same initial vector, the generator without Adam moments."""

@@ -57,9 +57,10 @@ def check(
 
     find_own_modules()
     recipe: dict[str, Any] = reduce(overridden, overrides, {"data": {}})
-    if set(recipe) != {"data"} or {"name", "folder"} & set(recipe["data"]):
+    options = recipe["data"]
+    if len(recipe) > 1 or not isinstance(options, dict) or {"name", "folder"} & options.keys():
         raise RecipeError("expected options of the data, as data.size=32; --source and FOLDER say the others")
-    checks = check_folder(Path(folder), source, recipe["data"])
+    checks = check_folder(Path(folder), source, options)
     _echo([report for report, _ in checks], as_json)
     if sheet is not None:
         from rayfed_kd.results.charts.figure import save_figure

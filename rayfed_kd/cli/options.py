@@ -26,16 +26,16 @@ class UserPath(click.Path):
 
 
 def each_once(context: click.Context, parameter: click.Parameter, words: Sequence[str]) -> Sequence[str]:
-    """The words of a command line, of which no two change the same key: the first would count for nothing.
+    """The words of a command line, of which no later one changes a key again, or all of its section.
 
     Raises: RecipeError naming both.
     """
     changes = dict[str, str]()
     for word in words:
         key, equals, _ = word.partition("=")
-        if equals and key in changes:
+        if equals and (lost := [before for before in changes if f"{before}.".startswith(f"{key}.")]):
             raise RecipeError(
-                f"{key} stands twice on the command line, as {shortened(changes[key])} and as "
+                f"{lost[0]} stands twice on the command line, as {shortened(changes[lost[0]])} and as "
                 f"{shortened(word)}; expected it once"
             )
         changes[key] = word

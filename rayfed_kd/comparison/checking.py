@@ -15,6 +15,7 @@ from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.experiment.resumability import decisive
 from rayfed_kd.protocol import Method
 from rayfed_kd.recipe.loading import load_recipe
+from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import begun_recipe
@@ -69,8 +70,8 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
         _check_published(study)
         for run in planned:
             with run.naming():
-                overrides = [*run.overrides, f"results.folder={run.unfinished_folder}"]
-                recipes.append(load_recipe(run.source, overrides))
+                place = override_lines({"results.folder": run.unfinished_folder})
+                recipes.append(load_recipe(run.source, [*run.overrides, *place]))
         _check_models(study, recipes)
         _check_claimed_models(study, {run.label: read for run, read in zip(planned, recipes, strict=True)})
         _check_same_data(planned, recipes)

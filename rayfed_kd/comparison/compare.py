@@ -32,7 +32,7 @@ from rayfed_kd.experiment.result import OnEvent, Tell, read_summary
 from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, write_parquet
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.folder import changed_inputs, read_environment
+from rayfed_kd.results.folder import changed_inputs, changed_packages, read_environment
 from rayfed_kd.results.schemas import TABLES
 from rayfed_kd.results.summary_table import untested_notes
 from rayfed_kd.results.tables import read_table
@@ -99,7 +99,8 @@ def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> 
         begun = read_environment(folder).get("data", {})
         data = data or begun
         parts = data.keys() - {SCALE} if begun else ()  # rows may scale pixels otherwise
-        changed = changed_inputs(folder) + ["other data"] * any(begun.get(p) != data[p] for p in parts)
+        changed = changed_inputs(folder) if run.done else changed_packages(folder)
+        changed += ["other data"] * any(begun.get(p) != data[p] for p in parts)
         if changed:
             raise RecipeError(
                 f"{run.name}: {folder} was made with {changed[0]}; move or delete the folder "

@@ -75,13 +75,15 @@ def plan_runs(study: Study) -> list[PlannedRun]:
         study: one table's study.
 
     Raises:
-        RecipeError: a row has no base recipe.
+        RecipeError: a row has no base recipe, or overrides of it or of the study give a seed.
     """
     planned = []
     for run in study.runs:
         base = run.base or study.base
         if base is None:
             raise RecipeError(f"runs: {run.label}: no base recipe, neither here nor in the study")
+        if given := [line for line in (*study.overrides, *run.overrides) if line.partition("=")[0] == "seed"]:
+            raise RecipeError(f"{given[0]}: a comparison's runs have its seeds; expected --seed, or seeds")
         for seed in study.seeds:
             folder = Path(study.folder) / f"{_stem(run.label)}{seed}"
             # The strongest comes last: the seed tells the folder apart, so nothing may override it.

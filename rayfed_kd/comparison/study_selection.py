@@ -155,7 +155,12 @@ def _is_study(source: str | Path) -> bool:
 
 
 def _label(source: str | Path, sources: Sequence[str | Path]) -> str:
-    """A file's name without its suffix; its folder's name before it where two files have the same name."""
+    """A file's name without its suffix; its folder's name before it where two files have the same name.
+
+    Raises: RecipeError if this tells it from no other file.
+    """
     path = Path(source)
-    namesakes = [other for other in sources if Path(other).stem == path.stem]
+    namesakes = [Path(other).parent.name for other in sources if Path(other).stem == path.stem]
+    if namesakes.count(path.parent.name) > 1:
+        raise RecipeError(f"compare: {source} and another recipe have one name, in folders of one name")
     return path.stem if len(namesakes) == 1 else f"{path.parent.name}-{path.stem}"

@@ -62,13 +62,11 @@ def mean_of_last(comparison: Comparison) -> str:
     Args:
         comparison: whose.
     """
-    averaged = _averaged_evaluations(comparison)
-    return f"mean of last {averaged} evaluations" if averaged > 1 else "last evaluation"
-
-
-def _averaged_evaluations(comparison: Comparison) -> int:
-    """A short run has fewer than the study averages."""
-    return min(comparison.study.last, _evaluations(comparison))
+    last, headline = comparison.study.last, comparison.headline
+    # A short run has fewer than the study averages.
+    counts = [min(last, len(curve.values)) for key, curve in comparison.curves.items() if key[3] == headline]
+    told = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return "last evaluation" if told == "1" else f"mean of last {told} evaluations"
 
 
 def _evaluations(comparison: Comparison) -> int:
@@ -197,7 +195,7 @@ def _difference_notes(comparison: Comparison) -> list[str]:
     ]
     if cut := [row_name(comparison, row) for row in comparison.rows if _is_cut(comparison, row)]:
         notes.append(f"{in_words(cut)}: the difference is over the evaluations that both rows have")
-    if _averaged_evaluations(comparison) == _evaluations(comparison) > 1:
+    if comparison.study.last >= _evaluations(comparison) > 1:
         notes.append("these are all evaluations of a run, from its first on; a study's `last` takes fewer")
     return [*notes, *_advice(comparison)]
 

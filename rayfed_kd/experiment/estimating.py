@@ -184,8 +184,10 @@ def _memory(recipe: Recipe, fraction: float, last: _Measured) -> HostMemory | No
 def _fractions(recipe: Recipe, mean_size: float) -> list[float]:
     """The values of data.fraction that are measured; the recipe's own if its clients have few batches."""
     shares = [min(1.0, batches * recipe.local.batch_size / mean_size) for batches in FEW_BATCHES]
-    fraction = recipe.data.fraction
-    return [fraction] if shares[0] == 1.0 else [share * fraction for share in shares]
+    fraction, public = recipe.data.fraction, recipe.partition.public
+    # A saved partition, and a public set by number, are of all samples.
+    whole = recipe.partition.file is not None or (public is not None and public.fraction is None)
+    return [fraction] if whole or shares[0] == 1.0 else [share * fraction for share in shares]
 
 
 def _measured_epochs(recipe: RecipeSource, lines: Sequence[str], resolved: Recipe) -> int | None:

@@ -45,6 +45,7 @@ from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.modules.module_checks import drawn_samples
 from rayfed_kd.setting.setting import Setting
 
+RECIPE_MARK = "# of the run with this recipe:\n"
 ENDINGS = (".safetensors", ".yaml", ".onnx")
 NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
 
@@ -66,7 +67,8 @@ def export(
         onnx: write an ONNX file as well, with the normalisation in it. It takes `images`, [n, channels,
             height, width] float32 in [0, 1], and gives `logits`. The extra `onnx` installs what this needs.
     Returns: the paths, in this order.
-    Raises: RecipeError if there is no checkpoint or no such model, or a package for ONNX is missing.
+    Raises: RecipeError if there is no checkpoint or no such model, a package for ONNX is missing, or a YAML
+        file of that name is no export's.
     """
     if onnx:
         for name in NEEDED_BY_ONNX:
@@ -77,14 +79,18 @@ def export(
     header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
     recipe = Path(folder, CONFIG).read_text(encoding="utf8")
     name = Path(to).stem if Path(to).suffix in ENDINGS else Path(to).name  # .1 of alpha0.1 is no ending
+    if not name:
+        raise RecipeError(f"--to {to}: expected the name of a file")
     paths = [Path(to).with_name(name + ending) for ending in ENDINGS[: 2 + onnx]]
+    if paths[1].is_file() and RECIPE_MARK.encode() not in paths[1].read_bytes():
+        raise RecipeError(f"--to {to}: {paths[1]} is there, and not of an export; expected another name")
     with writing(Path(to), "--to"):
         make_folder(paths[0].parent)
         for path in paths:
             remove_unfinished(path.parent, path.name)
         with tensors_written_aside(paths[0]) as aside:
             save_file(state, aside, metadata=metadata)
-        atomic_write(paths[1], f"{header}# of the run with this recipe:\n{recipe}")
+        atomic_write(paths[1], f"{header}{RECIPE_MARK}{recipe}")
         if onnx:
             with written_aside(paths[2]) as aside:
                 _write_onnx(described_model(description, state), aside)

@@ -67,6 +67,8 @@ def choose_metric(
         RecipeError: the recipe does not evaluate such a model, or the model has no such metric.
     """
     name, _, model = (text or "").partition("/")
+    if not evaluated:
+        raise RecipeError("the method evaluates no model before its first round; expected none", path)
     model = model or list(evaluated)[-1]
     if model not in evaluated:
         valid = ", ".join(evaluated)

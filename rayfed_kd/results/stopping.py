@@ -24,7 +24,7 @@ class StopRule:
     """
 
     def __init__(self, recipe: StopRecipe) -> None:
-        self._recipe, self.why = recipe, ""
+        self._recipe, self._model, self.why = recipe, recipe.model, ""
         self._best, self._without_better, self._bytes = -math.inf, 0, 0
 
     def take(self, tables: Tables) -> None:
@@ -42,7 +42,7 @@ class StopRule:
     def _reasons(self, row: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         recipe, after = self._recipe, f"after round {row['round']}"
         if recipe.metric is not None:
-            model = recipe.model or evaluated[-1]["model"]
+            model = self._model = self._model or evaluated[-1]["model"]  # further ones may come later
             value = next(entry for entry in evaluated if entry["model"] == model).get(recipe.metric)
             self._without_better += 1
             if value is not None and value > self._best:  # NaN is not

@@ -20,6 +20,8 @@ from rayfed_kd.recipe.registry import blame
 from rayfed_kd.recipe.roles import metric
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision
 
+FALLING = ("calibration_error", "hamming_distance", "hinge_loss", "ranking_loss", "coverage_error")
+
 
 def __getattr__(name: str) -> Callable[..., Any]:
     """The metric made of a function of torchmetrics.
@@ -64,7 +66,7 @@ def _as_metric(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [_as_option(parameter, hints[parameter.name]) for parameter in parameters]
     counts_classes = any(option.name == "num_classes" for option in options)
 
-    @metric
+    @metric(better="smaller" if function.__name__.endswith(FALLING) else "larger")
     def compute(logits: Tensor, labels: Tensor, **options: Any) -> Any:
         if counts_classes and options["num_classes"] is None:
             options["num_classes"] = logits.shape[1]

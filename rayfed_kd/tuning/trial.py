@@ -16,6 +16,7 @@ from rayfed_kd.experiment.running import run_prepared
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.schema import Recipe
+from rayfed_kd.results.folder import changed_packages
 from rayfed_kd.results.recorder import write_end
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.summary import is_finished
@@ -155,6 +156,8 @@ class TrialRun:
         # The actors of `plan`, for which Ray Tune has placed this trial.
         plan = self.hosts(prepared.recipe)
         resumed = (folder / "config.yaml").is_file()
+        if resumed and (differing := changed_packages(folder)):
+            raise RunError(f"it was begun with {'; '.join(differing)}; remove {folder} to run it anew")
         run_prepared(prepared, OnRay(plan=plan), on_event, resume=resumed, restart=True)
 
     def _trial_recipe(self, number: int, coefficients: Coefficients) -> Recipe:

@@ -122,6 +122,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
         RecipeError, DataError: it cannot.
     """
     from rayfed_kd.setting.blueprint import make_method, read_names
+    from rayfed_kd.setting.client_samples import check_samples
     from rayfed_kd.timing.reading import check_exchanges, check_timing
 
     setting = prepared.setting
@@ -136,6 +137,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     check_timing(timing, changed, method)
     setting = replace(setting, recipe=changed, method=method, timing=timing, codecs=codecs)
     setting.check()
+    check_samples(setting)
 
 
 def _search_on_ray(

@@ -28,10 +28,7 @@ class Fixed:
 
 
 # r_g (1), r_k (2, 0); rows of the projector (1, 0, 0), (0, 1, 1) without biases: r = (1, 2).
-PARTS = {
-    "small": Fixed([1.0], [[1.0], [-1.0]]),
-    "own": Fixed([2.0, 0.0], [[1.0, 0.0], [0.0, 1.0]]),
-}
+PARTS = {"small": Fixed([1.0], [[1.0], [-1.0]]), "own": Fixed([2.0, 0.0], [[1.0, 0.0], [0.0, 1.0]])}
 PROJECTOR = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]])
 BATCH = {"images": torch.zeros(1), "labels": torch.tensor([0])}
 

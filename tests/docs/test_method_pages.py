@@ -33,10 +33,7 @@ SHORT = [
     "evaluation={every: 1, samples: false}",
 ]
 TRAFFIC = {
-    "fedkf": (
-        ["configs/fedkf/mnist.yaml"],
-        {("down", "weights"): 493_648, ("up", "weights"): 246_824},
-    ),
+    "fedkf": (["configs/fedkf/mnist.yaml"], {("down", "weights"): 493_648, ("up", "weights"): 246_824}),
     "kdia": (
         ["configs/kdia/cifar10.yaml", "method.generator.epochs=1", "method.generator.batches=1"],
         {("down", "weights"): 741_008, ("down", "generator"): 3_570_064, ("up", "weights"): 370_504},

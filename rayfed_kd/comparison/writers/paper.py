@@ -67,9 +67,10 @@ def write_paper(comparison: Comparison, paper: Paper, folder: Path) -> list[Path
             title = f"{metric}, less {comparison.baseline_label}"
             figure = intervals_figure(_intervals(comparison, rows), title, paper.width)
             paths += _saved(figure, folder / f"intervals-{comparison.headline}")
-    # Of rows and columns that this table has not any more.
-    for path in {*folder.glob("curves-*"), *folder.glob("intervals-*")}.difference(paths):
-        path.unlink()
+    # Of rows and columns that this table has not any more; other files are the user's.
+    drawn = [f"{kind}-{metric}" for kind in ("curves", "intervals") for metric in comparison.metrics]
+    for path in {folder / f"{name}.{end}" for name in drawn for end in UNDATED}.difference(paths):
+        path.unlink(missing_ok=True)
     return paths
 
 
@@ -130,7 +131,7 @@ def _column(comparison: Comparison, rows: Sequence[Row], column: str) -> Iterato
         means = [statistics.fmean(numbers) for numbers in values if numbers]
         better = next(c.better for row in rows for c in comparison.seed_curves(row, column).values())
         # As it is shown: rows that differ in no digit that stands there are both the best.
-        best = table_text.mean_text([better(means)], column)
+        best = table_text.mean_text([better(means)], column) if means else ""
         texts = [
             _math(text := table_text.mean_text(numbers, column), bold=text.split(" ")[0] == best)
             for numbers in values

@@ -57,6 +57,8 @@ class ClientModelsRecipe(Strict):
         if self.group is not None and self.group not in groups():
             known, hint = ", ".join(groups()), did_you_mean(self.group, groups())
             yield f"group = {self.group!r}: expected one of {known}.{hint}"
+        if self.form != "linear" and self.features in (["own", "auto"] if self.models else ["own"]):
+            yield f"form = {self.form!r}: no features are projected; expected a number of features"
         named = [entry.name.removeprefix(TORCHVISION) for entry in self.entries]
         if unknown := sorted(set(self.weights) - set(named)):
             yield f"weights.{unknown[0]}: none of these models; there are {', '.join(named)}"

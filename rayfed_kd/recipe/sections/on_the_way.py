@@ -113,6 +113,10 @@ class AttackRecipe(Strict):
     def contradictions(self) -> Iterator[str]:
         if self.clients is not None and self.fraction is not None:
             yield "give at most one of clients and fraction"
+        if self.name != "lie" and self.z != 1.5:
+            yield f"z belongs to lie, not to {self.name}"
+        if self.name == "lie" and (self.scale, self.theta) != (10.0, "constant"):
+            yield "scale and theta belong to paf and ofom, not to lie"
 
     def count(self, clients: int) -> int:
         """How many attackers; where nothing is said, as FedGEMS has them: two for ofom, else one."""

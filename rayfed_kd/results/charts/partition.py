@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from rayfed_kd.data.partition import Partition
-from rayfed_kd.errors import shortened
+from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.files import make_folder, remove_unfinished, writing
 from rayfed_kd.results.charts.figure import COLOURS, ShownFigure, save_figure
 from rayfed_kd.results.screen_table import preformatted, screen_table, table_text
@@ -111,9 +111,11 @@ class DrawnPartition:
         Returns: the files' paths.
 
         Raises:
-            RecipeError: the folder cannot be written.
+            RecipeError: the folder cannot be written, or is a run's, which has a partition of its own.
         """
         folder = Path(folder)
+        if (folder / "config.yaml").is_file():
+            raise RecipeError(f"--out {folder}: a run's folder; its partition.parquet would be lost")
         paths = [folder / f"partition{end}" for end in ("-bubbles.png", ".parquet")]
         with writing(folder, "--out"):
             make_folder(folder)

@@ -80,6 +80,8 @@ def test_key_that_stands_twice_is_refused_with_both(words):
     assert isinstance(done.exception, RecipeError)
     said = "rounds stands twice on the command line, as rounds=1 and as rounds=2; expected it once"
     assert str(done.exception) == said
+    done = CliRunner().invoke(commands, [*words, "local.epochs=3", "local={epochs: 2}"])
+    assert "local.epochs stands twice on the command line" in str(done.exception)
 
 
 @pytest.mark.parametrize(

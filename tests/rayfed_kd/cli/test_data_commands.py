@@ -107,7 +107,7 @@ def test_files_with_a_fault_are_a_problem_and_others_are_read(place):
     [
         (["nowhere"], "nowhere: there is no such folder"),
         (["."], "has 1 .docx; no source reads them: `rayfed-kd data` lists"),
-        ([".", "rounds=3"], "expected options of the data"),
+        *(([".", word], "expected options of the data") for word in ("rounds=3", "data=5")),
         ([".", "data.folder=x"], "--source and FOLDER say the others"),
     ],
 )

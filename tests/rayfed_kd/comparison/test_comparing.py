@@ -318,6 +318,7 @@ def test_rows_of_different_data_are_refused_with_both(study):
         ({"runs": [{"label": "é"}, {"label": "è"}]}, "labels that differ in letters a to z or digits"),
         ({"seeds": [1, 1]}, "or a seed stands twice in [1, 1]"),
         ({"base": None}, "runs: A: no base recipe"),
+        ({"overrides": ["seed=7"]}, "seed=7: a comparison's runs have its seeds; expected --seed, or seeds"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
         ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is unknown"),
         ({"published": [{**KDIA, "rows": ["Z"]}]}, "published.rows: 'Z' is unknown; expected one of A, B b"),

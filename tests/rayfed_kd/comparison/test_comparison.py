@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
-from rayfed_kd.comparison.table_text import remarks
+from rayfed_kd.comparison.table_text import mean_of_last, remarks
 from rayfed_kd.comparison.writers.all_tables import cost_table, main_table, published_tables
 from rayfed_kd.errors import RecipeError
 
@@ -135,6 +135,8 @@ def test_evaluations_without_a_finite_value_are_left_out_and_told():
     assert values == [[], [0.3], [0.2]]
     told = f"{error} of A (global): evaluations without a finite value are left out, with seeds 1 and 2."
     assert told.capitalize() in map(str.capitalize, remarks(comparison))
+    comparison.curves["A", "global", 1, "server_accuracy"] = Curve([2], [0.1], any_costs(1))
+    assert mean_of_last(comparison) == "mean of last 1 to 2 evaluations"
 
 
 def test_study_names_only_metrics_that_there_may_be():

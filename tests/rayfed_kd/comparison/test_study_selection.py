@@ -286,6 +286,7 @@ def test_own_seeds_are_any_numbers_once(tables):
         ([], {"tables": ["x"]}, "--table 'x': this study has a single table, which has no name"),
         ([], {"seeds": 2, "add_seeds": 1}, "--seeds and --add-seeds: expected one of them"),
         (["configs/quickstart.yaml"], {}, r"quickstart.yaml is named twice; expected each recipe once"),
+        (["x/configs/quickstart.yaml"], {}, "another recipe have one name, in folders of one name"),
         (
             [],
             {"overrides": ["results.folder=there"]},

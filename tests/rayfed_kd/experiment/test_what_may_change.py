@@ -59,6 +59,15 @@ def table(folder, rows):
     (folder / "trees.csv").write_text("\n".join(["height,girth,label", *lines]) + "\n")
 
 
+def test_run_goes_on_in_its_own_folder_whatever_its_name(tmp_path):
+    """In YAML ` #` begins a comment: another run's folder is left."""
+    run(tmp_path / "a", EVERY_ROUND)
+    run(folder := tmp_path / "a #3", {**EVERY_ROUND, "rounds": 1})
+    assert resumed(folder, rounds=2).folder == folder
+    with pytest.raises(RecipeError, match=r"results\.folder: a run goes on in its own folder"):
+        resumed(folder, overrides=["results.folder=b"])
+
+
 def test_run_is_not_resumed_on_the_same_rows_in_another_order(tmp_path):
     rows = [(i / 10, -i, ("fir", "oak", "yew")[i % 3]) for i in range(60)]
     table(tmp_path / "data", rows)

@@ -26,7 +26,8 @@ def ended_after(values, every=1, **stop):
     rule = StopRule(StopRecipe(**stop))
     for index, (value, size) in enumerate(zip(values, BYTES, strict=False), start=1):
         row = {"round": index, "bytes_up": size - 10, "bytes_down": 10, "sim_s": 2.0 * index, "wall_s": 0.5}
-        metrics = [{"round": index, "model": name, "amp": one} for name, one in (("a", 1.0), ("b", value))]
+        named = zip("abc", (1.0, *(value if isinstance(value, tuple) else (value,))), strict=False)
+        metrics = [{"round": index, "model": name, "amp": one} for name, one in named]
         rule.take({"rounds": [row], "metrics": metrics if index % every == 0 else []})
         if rule.why:
             return index, rule.why
@@ -47,6 +48,7 @@ def ended_after(values, every=1, **stop):
         ([0.0] * 5, {"sim_seconds": 7}, 4),
         ([0.0] * 5, {"seconds": 0.6}, None),
         ([0.1, 0.9, 0.9], {"metric": "amp", "at": 0.9, "bytes": 100}, 1),  # the first that holds
+        ([0.1, (0.9, 0.2), (0.8, 0.3), (0.7, 0.4)], {"metric": "amp", "patience": 2}, 4),  # c comes later
     ],
 )
 def test_a_run_ends_after_the_first_evaluation_at_which_one_holds(values, stop, expected):
@@ -124,6 +126,11 @@ def test_what_cannot_end_a_run_is_refused_before_it(stop, message, tmp_path):
     with pytest.raises(RecipeError, match=message):
         rayfed_kd.run(BASE, [f"stop={stop}", f"results.folder={tmp_path / 'run'}"], local=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_what_is_not_evaluated_before_round_1_cannot_end_a_run():
+    with pytest.raises(RecipeError, match="stop: the method evaluates no model before its first round"):
+        rayfed_kd.prepare(BASE, ["method={name: fens}", "stop={metric: amp, at: 0.9}"])
 
 
 def test_a_recipe_without_stop_has_none():

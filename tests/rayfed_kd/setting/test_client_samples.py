@@ -95,13 +95,6 @@ def test_client_without_a_whole_batch_is_refused_where_short_ones_are_dropped(ow
         prepare(recipe(own, (60, 20), batch_size=32, last_batch="drop", model="mlp"))
 
 
-def test_warm_up_that_no_client_gets_through_is_refused(own):
-    """The larger client trains on 48 of its 60 samples, in 6 batches."""
-    rates = {"steps": {"name": "constant", "warmup": 6}}
-    with pytest.raises(RecipeError, match=r"warmup = 6: .*fewer than the 6 steps of the largest client"):
-        prepare(recipe(own, (60, 20), batch_size=8, lr_schedule=rates, model="mlp"))
-
-
 def test_meme_of_the_recipes_model_counts_where_clients_have_others(own):
     """FML's clients train the recipe's model beside their own, which has no BatchNorm."""
     mixed = {**recipe(own, (60, 41, 41), batch_size=32), "method": {"name": "fml"}}

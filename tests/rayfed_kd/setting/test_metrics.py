@@ -114,7 +114,7 @@ def test_function_of_torchmetrics_is_a_metric_with_its_options():
 def test_torchmetrics_never_takes_logits_for_probabilities():
     """Logits in [0, 1] mean what they mean elsewhere: softmax of (1, 0) is 1 / (1 + 1/e), and right."""
     name = "torchmetrics.functional.classification:multiclass_calibration_error"
-    metric = metric_of({"name": name, "n_bins": 1, "better": "smaller", "label": "ece"})
+    metric = metric_of({"name": name, "n_bins": 1, "label": "ece"})
     value = metric.value(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     assert value == pytest.approx(1 - 1 / (1 + torch.e**-1), abs=1e-6)
     assert (metric.title, metric.better) == ("ece", "smaller")
