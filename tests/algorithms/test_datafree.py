@@ -31,7 +31,7 @@ def test_nothing_travels_once_the_teacher_is_trained():
 
 
 def test_teacher_stays_as_it_was_trained():
-    one, three = run("rounds=1"), run()
+    one, three = run("rounds=2"), run()
     assert np.array_equal(one.models["teacher"], three.models["teacher"])
     assert not np.array_equal(one.models["student"], three.models["student"])
 

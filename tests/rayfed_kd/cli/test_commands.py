@@ -79,7 +79,7 @@ def test_key_that_stands_twice_is_refused_with_both(words):
     done = CliRunner().invoke(commands, [*words, "rounds=1", "seed=1", "rounds=2"])
     assert isinstance(done.exception, RecipeError)
     said = "rounds stands twice on the command line, as rounds=1 and as rounds=2; expected it once"
-    assert str(done.exception) == said
+    assert str(done.exception) == said  # and a section behind one of its keys:
     done = CliRunner().invoke(commands, [*words, "local.epochs=3", "local={epochs: 2}"])
     assert "local.epochs stands twice on the command line" in str(done.exception)
 
