@@ -3,7 +3,7 @@
 Atapour et al. 2024, arXiv 2402.10846, Algorithm 1. Layers 1 to L; theta_-l are layers 1 to l, the head
 theta_+l those above (eq. 8 prints l to L, which H_l does not fit). H_l is the output of layer l.
 
-    l = max(l_min, L - floor((Z - 1) / Z0)), Z a client's participations          (eq. 6: layer_dropping)
+    l = max(l_min, L - floor((Z - 1) / Z0)), Z a client's participations          (eq. 6, and l_min)
     up   H_1, H_l, Y of all local training samples                 4 |H_1| + 4 |H_l| + 8 bytes a sample
     server, for every client a copy theta^{g,n} of theta^g, for every batch:
         step on J = tau^2 KL(theta^g_+l(H_l), theta^{g,n}_+1(H_1))               (eq. 9; theta^g frozen)

@@ -12,8 +12,7 @@ Ye, Xu, Wang, Xu, Chen, Wang 2023, arXiv 2305.19229.
 
 The server keeps every seen client's d_k. Readings: `metric: kl_normalised` is KL(D_k, uniform) divided by its
 sum over the cohort, as the released code does for KL, and what a and b were chosen for; it makes a weight
-depend on who else was drawn. Where every p_k is cut to 0 the weights are FedAvg's, logged as `all_cut`. A
-client without samples counts for nothing.
+depend on who else was drawn. Where every p_k is cut to 0 the weights are FedAvg's, logged as `all_cut`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ A client keeps its model, theta. g_c enters theta' in the squared difference alo
 Jacobian of out_i at theta. Readings: g starts with normal numbers; the quiz is at most half of a client's
 samples: in `held_out` its first ones, as released, in `drawn` others each round, which training sees as well;
 study batches are of the pass after training; step 2 is in eval mode and changes nothing. lambda = 0 is
-Stand-Alone without the quiz samples, or with them if they are drawn.
+Stand-Alone, but for the warm-up, without the quiz samples, or with them if they are drawn.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Options(AggregationOptions, PublicOptions, TeacherOptions):
     digest: Literal["mae_logits", "mse_logits", "kl", "ce_kl"] = Field(
         "mae_logits", description="the digest's loss; ce_kl: CE on public labels + T^2 KL"
     )
-    temperature: float = Field(1.0, gt=0, description="T of digest: kl; the loss is times T^2")
+    temperature: float = Field(1.0, gt=0, description="T of digest: kl and ce_kl; KL is times T^2")
     consensus: Literal["logits", "probabilities"] = Field("logits", description="what is averaged")
     digest_epochs: int = Field(1, ge=0, description="passes over them")
     digest_batch_size: int | None = Field(None, ge=1, description="null: local.batch_size")
