@@ -20,6 +20,7 @@ from rayfed_kd.recipe.registry import blame
 from rayfed_kd.recipe.roles import metric
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision
 
+# How functions end whose smaller values are better.
 FALLING = ("calibration_error", "hamming_distance", "hinge_loss", "ranking_loss", "coverage_error")
 
 
