@@ -104,7 +104,7 @@ def _check_origins(planned: Sequence[PlannedRun], recipes: Sequence[Recipe]) -> 
         if changed:
             raise RecipeError(
                 f"{run.name}: {folder} was made with {changed[0]}; move or delete the folder "
-                "to run it anew, give another --folder, or put the file back"
+                "to run it anew, give another --folder, or put back what it was made with"
             )
 
 

@@ -81,7 +81,7 @@ def _decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
     hashes = {
         f"{kind}.{name}": text for kind, part in settings["inputs"].items() for name, text in part.items()
     }
-    keys["placement.threads"] = settings["recipe"]["placement"]["threads"]  # it decides the last bits
+    keys["recipe.placement.threads"] = settings["recipe"]["placement"]["threads"]  # it decides the last bits
     return {key: value for key, value in settings.items() if key not in ("recipe", "inputs")} | keys | hashes
 
 

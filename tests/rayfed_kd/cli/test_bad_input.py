@@ -546,7 +546,10 @@ def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, p
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_model_is_not_exported_to_a_wrong_place(name, finished, place, answered):
-    if name in ("a folder", "/dev/full"):
-        pytest.skip("its suffix is replaced: another place")
-    words = ["export", str(finished), "--model", "global", "--to", TARGETS[name](place)]
+    to = {"a folder": recipe(place), "/dev/full": "."}.get(name) or TARGETS[name](place)
+    words = ["export", str(finished), "--model", "global", "--to", to]
     assert "--to" in answered(words)
+
+
+def test_partition_of_a_run_is_not_replaced(finished, place, answered):
+    assert "would be lost" in answered(["partition", recipe(place), "--out", str(finished)])
