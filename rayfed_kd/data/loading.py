@@ -26,7 +26,7 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
     Raises: RecipeError for unknown names or options, DataError if files are missing.
     """
     bound = SOURCES.bound(Named(name=name, **options), "data")
-    where = Path(os.environ.get("RAYFED_KD_DATA", "data")) if folder is None else folder
+    where = Path(os.environ.get("RAYFED_KD_DATA", "data")).expanduser() if folder is None else folder
     try:
         with blaming(f"data.name: {name}"):
             source = bound.found(where, **bound.arguments)

@@ -118,6 +118,9 @@ def _load(module: nn.Module, file: str, head: str | None) -> None:
             stored[name] = theirs.sum(dim=1, keepdim=True)  # the same for a grey image
         else:
             raise RecipeError(f"{where}: {name} is {tuple(theirs.shape)}, expected {tuple(tensor.shape)}")
+    spare = (f"{head}.", "AuxLogits.", "aux1.", "aux2.")  # heads that only training has
+    if foreign := [name for name in stored if name not in state and not name.startswith(spare)]:
+        raise RecipeError(f"{where}: this model has no {foreign[0]}; expected the weights of this model")
     module.load_state_dict({name: stored[name] for name in state})
 
 

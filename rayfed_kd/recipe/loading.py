@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file
 
 # Keys within one another; a recipe has about five.
 MOST_STEPS = 20
+QUOTED, COMMENT = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"(^|\s)#")
 
 RecipeSource = str | Path | Mapping[str, Any]
 
@@ -89,6 +91,8 @@ def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
         raise RecipeError(
             f"override {shown(override)}: expected key.path=value, as method.gamma=0.5, without blanks"
         )
+    if COMMENT.search(QUOTED.sub("", text)):
+        raise RecipeError(f"override {shown(override)}: in YAML # begins a comment; expected quotes")
     try:
         value = load_yaml(text)
     except RecipeError as error:

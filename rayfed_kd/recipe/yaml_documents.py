@@ -20,6 +20,7 @@ from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.shipped import Kind, find_file
 
 MOST_BYTES = 1 << 20  # a recipe that lists something for each of 100,000 clients has half of that
+OLD_NUMBER = re.compile(r"[-+]?(0[0-9_]|[0-9_]+:)")
 WHOLE_NUMBERS = range(-(2**63), 2**63)  # what tables and random streams can hold
 
 
@@ -51,6 +52,8 @@ class _PlainLoader(yaml.SafeLoader):
             problem = "NaN is no number"
         if isinstance(value, float) and math.isinf(value) and "inf" not in node.value.lower():
             problem = f"{shortened(node.value)} is too large"
+        if type(value) in (int, float) and OLD_NUMBER.match(node.value):
+            problem = f"{shortened(node.value)} is octal or of base 60 in YAML; expected a plain number"
         if problem is not None:
             raise _refused(problem, node.start_mark)
         return value

@@ -31,7 +31,7 @@ def find_data(recipe: Recipe) -> None:
 
 
 def _data_folder(recipe: Recipe) -> Path | None:
-    return None if recipe.data.folder is None else Path(recipe.data.folder)
+    return None if recipe.data.folder is None else Path(recipe.data.folder).expanduser()
 
 
 def load_data(recipe: Recipe) -> Dataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.protocol import Architecture, ClientContext, Context, Samples
+from rayfed_kd.protocol import Architecture, ClientContext, Context, PixelScale, Samples
 from rayfed_kd.recipe.sections.local_training import OptimizerRecipe
 from rayfed_kd.toolbox.local_training import OwnBatch
 
@@ -51,12 +51,8 @@ def uniform_labels(count: int, ctx: Context) -> Tensor:
     return torch.randint(ctx.classes, (count,), generator=ctx.stream("labels"), device=ctx.device)
 
 
-class Normaliser(Protocol):
-    """What normalises generated images: a step's context; in a loss, which gets none, a `PixelScale`."""
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] as the model sees them."""
-        ...
+# What normalises generated images: a step's context; in a loss, which gets none, a `PixelScale`.
+Normaliser = Context | PixelScale
 
 
 def generate(generator: FlatModule, z: Tensor, labels: Tensor | None, scale: Normaliser) -> Tensor:

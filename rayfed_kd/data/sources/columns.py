@@ -128,9 +128,9 @@ def _microseconds(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
     kind = column.type
     zone = getattr(kind, "tz", None)
     if pa.types.is_time(kind):
-        wanted, scale = pa.time64("us"), "times of a day"
+        wanted, scale = pa.time64("ns"), "times of a day"
     elif pa.types.is_duration(kind):
-        wanted, scale = pa.duration("us"), "durations"
+        wanted, scale = pa.duration("ns"), "durations"
     else:
         wanted = pa.timestamp("us", zone)
         scale = "times with a time zone" if zone else "times without a time zone"

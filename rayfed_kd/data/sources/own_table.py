@@ -117,6 +117,8 @@ def tabular(
     """
     if image_column is not None and (numeric or categorical):
         raise RecipeError("images have no further features", path="data.image_column")
+    if twice := {*leave_out} & {*(numeric or ()), *(categorical or ())}:
+        raise RecipeError(f"{min(twice)} is listed as a feature as well", path="data.leave_out")
     files = table_files(folder, train, test, test_fraction)
     form = CsvForm(separator, encoding, decimal, thousands, null_values)
     others = [] if client_column is None else [client_column]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from rayfed_kd.data.decoding import decoded
 from rayfed_kd.errors import DataError
 
 GREY = ("1", "L", "LA")
+SIXTEEN_BITS = re.compile(r";16[BLN]|\('RGB', (?!255\))\d{3,}\)")  # in Pillow's words for how they are stored
 STRETCH = 100
 # Of broken files: Pillow tells of a PNG with a SyntaxError, of others with what their decoders stumble over.
 BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
@@ -124,8 +126,12 @@ def decode_image(encoded: bytes | Path | None, where: object) -> Array:
     source: Any = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     try:
         with Image.open(source) as picture:
-            if picture.mode.startswith(("I", "F")):  # more than eight bits: no pixels of 0 to 255
+            # More than eight bits: no pixels of 0 to 255. Of colours Pillow would keep the upper eight.
+            if picture.mode.startswith(("I", "F")) or SIXTEEN_BITS.search(str(picture.tile)):
                 raise DataError(f"{where}: pixels of mode {picture.mode}, expected eight bits a channel")
+            frames = getattr(picture, "n_frames", 1)
+            if frames > 1 and picture.format != "MPO":  # of phones' pictures the second is a preview
+                raise DataError(f"{where}: {frames} frames or pages; expected one image")
             # Known from the header. Pillow decodes not before `convert`, so nothing large has been made yet.
             if picture.width * picture.height > MOST_PIXELS:
                 raise DataError(
