@@ -198,7 +198,8 @@ class Host:
     def kept_state(self, handle: Handle | None, wanted: int, ctx: ClientContext) -> KeptState:
         """What the client keeps, of version `wanted`: initialised, kept on this host, or fetched."""
         if handle is None:
-            first = self.setting.method.init_client(ctx)
+            with global_stream(self.setting.recipe.seed, "first state", ctx.client, device=self._device):
+                first = self.setting.method.init_client(ctx)
             check_storable(first, "init_client: the state")
             return KeptState(copied(first), {})
         # Versions are compared, as the client may have run elsewhere since, or a lost host's step again.

@@ -158,7 +158,7 @@ class Simulation:
         setting = self.setting
         if start is None:
             ctx = self._context(0)
-            with self._blaming(0):
+            with self._blaming(0), global_stream(setting.recipe.seed, "server", 0, device=self.device):
                 server = setting.method.init_server(ctx)
             self._module_pool.take_back()
             self._asked_rounds = ctx.asked_rounds

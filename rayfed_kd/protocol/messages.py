@@ -217,13 +217,11 @@ class Replies(Sequence[Reply]):
     def refs(self, name: str) -> dict[int, PartRef]:
         """Client -> its part `name` by reference, unresolved.
 
-        Raises: RunError if hosts have summed them, as the method declares them Averaged.
+        Raises: RunError if the method declares them Averaged, and hosts have summed them or `privacy` is of
+            their mean.
         """
-        if self.are_summed:
-            raise RunError(
-                f"{self._replies[0].origin}: the method keeps each client's {name!r}, and hosts have summed "
-                "them, as it declares them Averaged; expected a kind alone, or local.sum_replies=off"
-            )
+        if self._replies and self._seen is not self._replies:
+            self._seen[0].parts[name]  # raises, and says why
         return {reply.client: reply.ref(name) for reply in self._replies}
 
     def mean(self, name: str) -> Tensor:

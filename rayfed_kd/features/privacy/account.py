@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rayfed_kd.errors import RunError
 from rayfed_kd.features.privacy.accountant import RELATIONS, Mechanism, accountant_name, require_accountant
 from rayfed_kd.features.privacy.mechanism import Noise, variances_of
 from rayfed_kd.features.privacy.private_update import PrivateUpdate
@@ -58,6 +59,8 @@ class PrivacyAccount:
 
         Each exchange is a release with noise of its own: equal noise would go away in a difference of two.
         """
+        if exchange and self._privacy.adaptive is not None:  # each client votes on the clip once
+            raise RunError("privacy.adaptive: a second exchange in a round; expected one, or adaptive=null")
         seed, noise = self.recipe.seed, self._noise
         return PrivateUpdate(
             expected=noise.expected,

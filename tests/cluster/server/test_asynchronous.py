@@ -216,6 +216,14 @@ def test_full_buffer_of_equal_devices_is_a_synchronous_run(method, tmp_path):
     assert set(sync.tables["rounds"]["cohort"].to_pylist()) == {3}
 
 
+def test_replies_in_the_deadlines_own_second_are_in_time():
+    equal = {"name": "constant", "seconds_per_sample": 0.0, "latency_s": 1.0}
+    sync = run("rounds=3", clock=equal)
+    second = sync.tables["rounds"]["sim_s"].to_pylist()[0]
+    quorum = {"name": "quorum", "min_fraction": 0.5, "deadline_s": second}
+    assert_same_run(sync, run("rounds=3", clock=equal, schedule=quorum))
+
+
 def test_schedules_differ_from_each_other(tmp_path):
     found = [run(schedule=schedule) for schedule in SCHEDULES.values()]
     assert len({result.models["global"].tobytes() for result in found}) == len(SCHEDULES)

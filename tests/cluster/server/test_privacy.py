@@ -156,13 +156,21 @@ class Alone(FedMD):
     def run_round(self, server, cohort, ctx):
         replies = cohort.broadcast(self.predict, Message(seed=1))
         replies[0]["logits"]
+
+
+class Kept(FedMD):
+    def run_round(self, server, cohort, ctx):
+        cohort.broadcast(self.predict, Message(seed=1)).refs("logits")
 """
 
 
 @pytest.mark.parametrize("noise", ["server", "client"])
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("Asking", "expected that part as Answers"), ("Alone", "a reply's 'logits' by itself")],
+    [
+        ("Asking", "expected that part as Answers"),
+        *((name, "a reply's 'logits' by itself") for name in ("Alone", "Kept")),
+    ],
 )
 def test_what_a_method_does_not_declare_is_stopped(name, message, noise, own_module):
     own_module("own_undeclared", UNDECLARED)
