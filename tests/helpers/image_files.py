@@ -14,9 +14,9 @@ def images(count, *shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def png(pixels):
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="png")
+def png(pixels, *more):
+    buffer, frames = io.BytesIO(), [Image.fromarray(frame) for frame in more]
+    Image.fromarray(pixels).save(buffer, format="png", save_all=bool(frames), append_images=frames)
     return buffer.getvalue()
 
 

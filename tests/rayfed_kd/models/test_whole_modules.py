@@ -125,6 +125,9 @@ def test_weights_that_are_not_there_or_of_another_model_are_told(tmp_path):
     torch.save({"a": torch.zeros(1)}, tmp_path / "w.pth")
     with pytest.raises(RecipeError, match=r"it has no conv1.0.weight; expected the weights of this model"):
         built(name, weights=str(tmp_path / "w.pth"))
+    torch.save(built(name).state_dict() | {"stage9.weight": torch.zeros(1)}, tmp_path / "w.pth")
+    with pytest.raises(RecipeError, match=r"no stage9.weight; expected the weights of this model"):
+        built(name, weights=str(tmp_path / "w.pth"))
     (tmp_path / "w.pth").write_text("no weights")
     with pytest.raises(RecipeError, match=r"w.pth': not readable"):
         built(name, weights=str(tmp_path / "w.pth"))

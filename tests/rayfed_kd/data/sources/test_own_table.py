@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.errors import DataError
+from rayfed_kd.errors import DataError, RecipeError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -65,6 +65,7 @@ def test_listed_columns_are_those_that_are_used(tmp_path):
     [
         ({"numeric": ["job"]}, DataError, "column 'job' holds texts, expected numbers; data.numeric"),
         ({"categorical": ["jbo"]}, DataError, "data.categorical = 'jbo'.*Did you mean job"),
+        ({"leave_out": ["job"], "categorical": ["job"]}, RecipeError, "job is listed as a feature as well"),
         ({"leave_out": ["sites"]}, DataError, "data.leave_out = 'sites'.*Did you mean site"),
     ],
 )

@@ -85,8 +85,10 @@ def test_labels_that_are_dates_are_refused(tmp_path):
         (png(images(1, 8, 8)[0])[:-30], "no readable image"),
         (None, "no image bytes"),
         (png(np.zeros((8, 8), dtype=np.uint16)), "expected eight bits"),
+        (b"P6 8 8 65535\n" + bytes(384), "expected eight bits"),
+        (png(*np.eye(16, dtype=np.uint8).reshape(4, 8, 8)), "4 frames or pages; expected one"),
     ],
-    ids=["not an image", "cut off", "only a path", "sixteen bits"],
+    ids=["not an image", "cut off", "only a path", "sixteen bits", "of colours", "frames"],
 )
 def test_unreadable_image_is_named_by_its_row(encoded, told, tmp_path):
     good = png(images(1, 8, 8)[0])

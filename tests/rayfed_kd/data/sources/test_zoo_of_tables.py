@@ -62,6 +62,7 @@ ARROW = {
     "timestamp in s": (pa.array(STAMPS, pa.timestamp("s")), z(0, 1, 2, 4)),
     "timestamp in ns with a zone": (pa.array(STAMPS, pa.timestamp("ns", "Asia/Tokyo")), z(0, 1, 2, 4)),
     "duration": (pa.array(SPANS, pa.duration("ms")), z(0, 1, 2, 4)),
+    "duration below a microsecond": (pa.array([0, 100, 200, 400], pa.duration("ns")), z(0, 1, 2, 4)),
     "time32": (pa.array(HOURS, pa.time32("s")), z(0, 1, 2, 4)),
     "time64": (pa.array(HOURS, pa.time64("ns")), z(0, 1, 2, 4)),
     "bool": (pa.array([True, False, False, True]), hot(1, 0, 0, 1)),
