@@ -116,7 +116,7 @@ class EngineCohort:
             self.traffic,
             self._count,
             drop=self._faults.bad_replies == "drop",
-            wire=self._run.up,
+            wires=(self._run.up, self._run.down),
             features=self._run.features,
             number=self._asked,
         )

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rayfed_kd.cluster.server.features import RoundFeature
     from rayfed_kd.cluster.server.traffic import Traffic
 
-ID_BYTES = 4  # an id counts as a 32-bit integer
 
 Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
 Count = Callable[[StepCall, Any, Mapping[str, PartSize], int], None]
@@ -41,7 +40,7 @@ class EngineQuestions:
         traffic: the round's traffic.
         count: counts one message or reply of a call.
         drop: whether a client with a non-finite answer is left out from then on; if not, the run ends.
-        wire: encodes the rows that are asked for.
+        wires: encode the rows that are asked for, and the ids that ask.
         features: what the recipe asks for beside plain rounds.
         number: which of the round's sets of questions this is, from 1: each has random streams of its own.
     """
@@ -54,13 +53,13 @@ class EngineQuestions:
         count: Count,
         *,
         drop: bool,
-        wire: Wire,
+        wires: tuple[Wire, Wire],
         features: Sequence[RoundFeature] = (),
         number: int = 1,
     ) -> None:
         # The first has no number of its own, as the first step of a client has none.
         self._stream = ("answer",) if number == 1 else ("answer", f"set {number}")
-        self._features, self._wire = features, wire
+        self._features, (self._wire, self._down) = features, wires
         self._started, self._traffic, self._count, self._drop = dict(started), traffic, count, drop
         self._answer, self._question = parts
         self._arrived: dict[int, Array] = {}
@@ -76,9 +75,10 @@ class EngineQuestions:
         """
         chosen, self._asked = ids.cpu().numpy(), self._asked + 1
         if self._question is not None:
-            size = PartSize(len(chosen), len(chosen) * ID_BYTES, len(chosen) * ID_BYTES)
+            ids_sent = {self._question: chosen.astype(np.int32)}  # an id counts as a 32-bit integer
+            sizes = self._down.encoded(ids_sent, Sending(("ids", *self._stream, self._asked))).sizes
             for call, _ in self._started.values():
-                self._count(call, "down", {self._question: size}, 0)
+                self._count(call, "down", sizes, 0)
         # Over a copy of the keys, as `_rows` removes a client whose answer is dropped.
         answers = [rows for client in list(self._started) if (rows := self._rows(client, chosen)) is not None]
         if not answers:

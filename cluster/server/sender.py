@@ -145,6 +145,5 @@ class ObservedClients:
         published = self._sender.publish(message)
         started = {client: self._sender.observe(client, step, published) for client in self.clients}
         # Observations are for people: answers are neither attacked nor encoded nor counted.
-        return EngineQuestions(
-            started, (answer, question), self._traffic, lambda *counted: None, drop=False, wire=UNCODED
-        )
+        names, plain = (answer, question), (UNCODED, UNCODED)
+        return EngineQuestions(started, names, self._traffic, lambda *counted: None, drop=False, wires=plain)

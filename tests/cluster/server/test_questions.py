@@ -20,7 +20,7 @@ from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.coded_wire import CodedWire
-from rayfed_kd.features.codecs.plain import Cast
+from rayfed_kd.features.codecs.plain import Cast, Zstd
 from rayfed_kd.features.codecs.quantisers import Uniform
 from rayfed_kd.protocol import Answers, Message
 from rayfed_kd.protocol.declaration import kinds
@@ -71,7 +71,7 @@ class Both(Synchronous):
         return [1, 4]
 
 
-def asked(engine, question="ids", message=None, *, drop=False, codec=None):
+def asked(engine, question="ids", message=None, *, drop=False, codec=None, down=None):
     faults = FaultsRecipe(bad_replies="drop" if drop else "stop")
     recipe = SimpleNamespace(faults=faults, partition=SimpleNamespace(clients=5))
     method = Asking()
@@ -83,7 +83,7 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None):
         queue=EventQueue(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
-        down=Wire(),
+        down=wire(method, down, "ids"),
         up=wire(method, codec),
         features=(),
         jobs=one_by_one,
@@ -102,10 +102,11 @@ def answered(answers=None, **options):
     return cohort, questions
 
 
-def wire(method, codec):
+def wire(method, codec, kind="logits"):
     if codec is None:
         return Wire()
-    return CodedWire(kinds(method.up), "up", {"logits": Chain((Stage("codec", codec),))})
+    way = "up" if kind == "logits" else "down"
+    return CodedWire(kinds(getattr(method, way)), way, {kind: Chain((Stage("codec", codec),))})
 
 
 def rows(cohort):
@@ -183,6 +184,12 @@ def test_rows_are_encoded_by_question_and_counted_with_their_scales():
     found = questions.ask(torch.tensor([5, 0, 2]))
     assert found.tolist() == [[[110, 111], [100, 101], [104, 105]], [[410, 411], [400, 401], [404, 405]]]
     assert rows(cohort)[1, "up", "logits"] == 2 + 3 * 8 + 8
+
+
+def test_ids_are_encoded_and_counted_so():
+    cohort, questions = answered(down=Zstd())
+    assert questions.ask(torch.zeros(500, dtype=torch.int64)).shape == (2, 500, 2)
+    assert rows(cohort)[1, "down", "ids"] < 100  # of 2,000 bytes
 
 
 def test_each_question_is_rounded_anew():
