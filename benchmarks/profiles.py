@@ -27,7 +27,7 @@ from rayfed_kd.comparison.writers.parquet import CHANGED
 from rayfed_kd.tuning.space import read_space
 
 DRAWS = 2_000  # of the bootstrap
-TAUS = np.linspace(0.5, 1.5, 101)
+TAUS = np.linspace(0.75, 1.25, 101)
 DIFFERENCE = "difference to "  # of a statistic in comparison.parquet: the baseline comes behind it
 # Baseline -> label of a searched row that is held against it -> (tables, seeds); the baseline is one of them.
 Groups = Mapping[str, Mapping[str, np.ndarray]]
@@ -131,7 +131,7 @@ def picture(groups: Groups, path: str) -> None:
             color, ends = f"C{number % 10}", interval(row, rows[baseline], share_above)
             axes.plot(TAUS, share_above(scores_of(row, rows[baseline])), color=color, label=label)
             axes.fill_between(TAUS, *ends, color=color, alpha=0.1, linewidth=0)
-        axes.set(xlabel=f"score, 1: the mean of {baseline}", xlim=(0.75, 1.25), ylim=(0, 1))
+        axes.set(xlabel=f"score, 1: the mean of {baseline}", xlim=(TAUS[0], TAUS[-1]), ylim=(0, 1))
         axes.legend(fontsize="small", loc="lower left")
     panels[0].set(ylabel="share of runs above it")
     figure.savefig(path, dpi=120)

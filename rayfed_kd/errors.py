@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -188,6 +188,11 @@ def quoted(label: str) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """A number of things, as `1 reply` and `2 replies`."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def span(counts: Collection[int]) -> str:
+    """The least and the largest of some counts, as `3 to 10`; one number where all are alike."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
 
 
 def in_words(labels: Iterable[str]) -> str:

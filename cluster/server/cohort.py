@@ -181,10 +181,10 @@ class EngineCohort:
         deadline = queue.now + schedule.deadline_s(self._round)
         replies: list[ReceivedReply] = []
         error: BadReplyError | None = None
-        late = False  # a reply in the deadline's own second is not
+        past_deadline = False  # still in the deadline's own second
         # With no client at work nothing can arrive: the update ends with the replies that it has.
         while len(queue):
-            progress = self._progress(len(replies), past_deadline=late)
+            progress = self._progress(len(replies), past_deadline=past_deadline)
             if schedule.is_complete(progress):
                 break
             # Replies that arrive in the current second are taken before new clients are dispatched.
@@ -194,9 +194,9 @@ class EngineCohort:
                     add(client)  # type: ignore[misc]
                 # Past the deadline the schedule was just asked and wants more: the next reply, whenever it
                 # comes.
-                arrival = queue.next(until=math.inf if late else deadline)
+                arrival = queue.next(until=math.inf if past_deadline else deadline)
             if arrival is None:  # the deadline passed first: the schedule is asked again
-                late = True
+                past_deadline = True
                 continue
             try:
                 reply = self._accepted(arrival)

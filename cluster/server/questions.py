@@ -20,12 +20,11 @@ from torch import Tensor
 from rayfed_kd.cluster.engine.calls import StepCall, StepResult
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, to_tensor
-from rayfed_kd.protocol.wire import PartSize, Sending, Wire
+from rayfed_kd.protocol.wire import UNCODED, PartSize, Sending, Wire
 
 if TYPE_CHECKING:
     from rayfed_kd.cluster.server.features import RoundFeature
     from rayfed_kd.cluster.server.traffic import Traffic
-
 
 Started = Mapping[int, tuple[StepCall, "Future[StepResult]"]]
 Count = Callable[[StepCall, Any, Mapping[str, PartSize], int], None]
@@ -53,7 +52,7 @@ class EngineQuestions:
         count: Count,
         *,
         drop: bool,
-        wires: tuple[Wire, Wire],
+        wires: tuple[Wire, Wire] = (UNCODED, UNCODED),
         features: Sequence[RoundFeature] = (),
         number: int = 1,
     ) -> None:

@@ -19,7 +19,7 @@ from rayfed_kd.cluster.server.traffic import Traffic
 from rayfed_kd.errors import RunError, kind_of
 from rayfed_kd.protocol import DispatchFacts, Handle, Later, Message, Number, Replies, Step, to_array
 from rayfed_kd.protocol.crossing import check_package
-from rayfed_kd.protocol.wire import UNCODED, PartSize, Sending
+from rayfed_kd.protocol.wire import PartSize, Sending
 
 
 class Published(NamedTuple):
@@ -145,5 +145,4 @@ class ObservedClients:
         published = self._sender.publish(message)
         started = {client: self._sender.observe(client, step, published) for client in self.clients}
         # Observations are for people: answers are neither attacked nor encoded nor counted.
-        names, plain = (answer, question), (UNCODED, UNCODED)
-        return EngineQuestions(started, names, self._traffic, lambda *counted: None, drop=False, wires=plain)
+        return EngineQuestions(started, (answer, question), self._traffic, lambda *counted: None, drop=False)

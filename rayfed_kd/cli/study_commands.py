@@ -105,8 +105,6 @@ def compare(
         return
     with interruptions.resumed_by("the same compare command again"):
         studies = check_studies(selected())
-        if local and (jobs or address) and all(study.search is None for study in studies):
-            raise RecipeError("--local runs without Ray; expected no --jobs and no --address")
         if missing := missing_searches(studies):
             for row in missing:
                 with StudyConsole("trials", progress) as console, interruptions.calling(console.stopping):

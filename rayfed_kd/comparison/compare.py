@@ -253,6 +253,8 @@ def compare_study(study: Study, *, tell: Tell, **running: Any) -> ComparisonResu
 
     Raises: as `compare`.
     """
+    if running.get("local") and study.search is None and (running.get("jobs") or running.get("address")):
+        raise RecipeError("--local runs without Ray; expected no --jobs and no --address")
     comparison = compare_runs(study, run=partial(run_each, tell=tell, **running), tell=tell)
     return ComparisonResult(comparison, write_comparison(comparison, Path(study.folder)))
 

@@ -17,7 +17,7 @@ from rayfed_kd.comparison.curves import AXES
 from rayfed_kd.comparison.differences import CONFIDENCE, FEWEST_SEEDS_FOR_ADVICE, MOST_SEEDS, Difference, Row
 from rayfed_kd.comparison.published import PrintedValue, printed_text
 from rayfed_kd.comparison.row_notes import paper_notes
-from rayfed_kd.errors import in_words
+from rayfed_kd.errors import in_words, span
 from rayfed_kd.results.names import metric_digits, metric_scale, metric_text, metric_title, model_notes
 from rayfed_kd.results.schemas import EPSILONS
 from rayfed_kd.results.scores import is_score
@@ -65,8 +65,7 @@ def mean_of_last(comparison: Comparison) -> str:
     last, headline = comparison.study.last, comparison.headline
     # A short run has fewer than the study averages.
     counts = [min(last, len(curve.values)) for key, curve in comparison.curves.items() if key[3] == headline]
-    told = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    return "last evaluation" if told == "1" else f"mean of last {told} evaluations"
+    return "last evaluation" if (told := span(counts)) == "1" else f"mean of last {told} evaluations"
 
 
 def _evaluations(comparison: Comparison) -> int:

@@ -74,17 +74,17 @@ def export(
         for name in NEEDED_BY_ONNX:
             with optional_package(f"ONNX: {name}", "onnx"):
                 import_module(name)
+    to = Path(to)
+    if not (name := to.stem if to.suffix in ENDINGS else to.name):  # .1 of alpha0.1 is no ending
+        raise RecipeError(f"--to {to}: expected the name of a file")
+    paths = [to.with_name(name + ending) for ending in ENDINGS[: 2 + onnx]]
+    if paths[1].is_file() and RECIPE_MARK.encode() not in paths[1].read_bytes():
+        raise RecipeError(f"--to {to}: {paths[1]} is there, and not of an export; expected another name")
     description, state = read_model(folder, model, client)
     metadata = description.metadata()
     header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
     recipe = Path(folder, CONFIG).read_text(encoding="utf8")
-    name = Path(to).stem if Path(to).suffix in ENDINGS else Path(to).name  # .1 of alpha0.1 is no ending
-    if not name:
-        raise RecipeError(f"--to {to}: expected the name of a file")
-    paths = [Path(to).with_name(name + ending) for ending in ENDINGS[: 2 + onnx]]
-    if paths[1].is_file() and RECIPE_MARK.encode() not in paths[1].read_bytes():
-        raise RecipeError(f"--to {to}: {paths[1]} is there, and not of an export; expected another name")
-    with writing(Path(to), "--to"):
+    with writing(to, "--to"):
         make_folder(paths[0].parent)
         for path in paths:
             remove_unfinished(path.parent, path.name)

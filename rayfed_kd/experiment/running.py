@@ -159,10 +159,11 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
             else f"{folder} holds no run: there is no config.yaml. If a run was cut off before it had begun, "
             "the command that started it works again"
         )
-    place = override_lines({"results.folder": folder})
-    begun, recipe = load_recipe(config), load_recipe(config, [*overrides, *place])
-    if load_recipe(config, overrides).results.folder not in (begun.results.folder, None):
+    begun, recipe = load_recipe(config), load_recipe(config, overrides)
+    if recipe.results.folder not in (begun.results.folder, None):
         raise RecipeError("results.folder: a run goes on in its own folder; expected no override of it")
+    results = recipe.results.model_copy(update={"folder": str(folder)})  # it may have been moved
+    recipe = recipe.model_copy(update={"results": results})
     if changed := changes(decisive(begun, CHANGEABLE), decisive(recipe, CHANGEABLE)):
         free = f"only {', '.join(CHANGEABLE)} may change, but for placement.threads"
         raise RecipeError(f"{folder}: {changed}. On resuming {free}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from rayfed_kd.comparison.curves import AXES, AxisName
 from rayfed_kd.comparison.writers.pictures import mean_line
-from rayfed_kd.errors import DataError
+from rayfed_kd.errors import DataError, span
 from rayfed_kd.files import read_parquet
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import (
@@ -61,8 +61,7 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
                     rows.append((run.label, model, metric_title(metric), *cells, str(numbers["best_round"])))
     if not rows:
         return None
-    counts = " to ".join(str(count) for count in sorted({min(averaged), max(averaged)}))
-    mean = f"mean of last {counts} evaluations"
+    mean = f"mean of last {span(averaged)} evaluations"
     header = ("run", "model", "metric", "last", "best", mean, "best in round")
     looks = series_looks(runs)
     metrics = dict.fromkeys(metric for run in runs for metric in shown_metrics(run.summary))

@@ -97,7 +97,7 @@ class Numbers:
 
 
 def numbers_of(column: pa.ChunkedArray) -> Numbers:
-    """Numbers, times in microseconds, lists of numbers of one length, or true and false as 1 and 0.
+    """Numbers, times in micro- or nanoseconds, lists of numbers of one length, or true and false as 1 and 0.
 
     Raises: ValueError for lists of several lengths and for times that 64 bits cannot hold.
     """
@@ -110,7 +110,7 @@ def numbers_of(column: pa.ChunkedArray) -> Numbers:
         width = lengths[0]
         column = _plain(pc.list_flatten(column))
     if pa.types.is_temporal(column.type):
-        column, scale = _microseconds(column)
+        column, scale = _whole_units(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int64())
     if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
@@ -124,7 +124,8 @@ def numbers_of(column: pa.ChunkedArray) -> Numbers:
     return Numbers(values.reshape(-1, width), missing.reshape(-1, width), scale)
 
 
-def _microseconds(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
+def _whole_units(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
+    """Timestamps in microseconds, as days are far apart; times of a day and durations in nanoseconds."""
     kind = column.type
     zone = getattr(kind, "tz", None)
     if pa.types.is_time(kind):
@@ -134,7 +135,7 @@ def _microseconds(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str]:
     else:
         wanted = pa.timestamp("us", zone)
         scale = "times with a time zone" if zone else "times without a time zone"
-    finer = getattr(kind, "unit", "s") == "ns"  # parts of a microsecond are cut
+    finer = getattr(kind, "unit", "s") == "ns"  # of a timestamp parts of a microsecond are cut
     return pc.cast(column, wanted, safe=not finer).cast(pa.int64()), scale
 
 

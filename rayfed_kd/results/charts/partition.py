@@ -15,6 +15,7 @@ from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.files import make_folder, remove_unfinished, writing
 from rayfed_kd.results.charts.figure import COLOURS, ShownFigure, save_figure
+from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.screen_table import preformatted, screen_table, table_text
 
 Array = np.ndarray[Any, Any]
@@ -114,7 +115,7 @@ class DrawnPartition:
             RecipeError: the folder cannot be written, or is a run's, which has a partition of its own.
         """
         folder = Path(folder)
-        if (folder / "config.yaml").is_file():
+        if (folder / CONFIG).is_file():
             raise RecipeError(f"--out {folder}: a run's folder; its partition.parquet would be lost")
         paths = [folder / f"partition{end}" for end in ("-bubbles.png", ".parquet")]
         with writing(folder, "--out"):

@@ -203,8 +203,8 @@ def test_folder_of_another_search_is_refused_and_a_missing_one_not_resumed(asked
         folder.claimed(asked, resume=False).__enter__()
     changed = load_recipe(RECIPE, ["seed=2", "placement.threads=2"]).model_dump()
     other = replace(asked, recipe=changed, metric="amp/global")
-    difference = r"amp/global; recipe\.seed was 1, is 2; recipe\.placement\.threads was"
-    with pytest.raises(RecipeError, match=difference):
+    difference = r"holds another search: metric was amp/oca, is amp/global; recipe\.seed was 1, is 2"
+    with pytest.raises(RecipeError, match=rf"{difference}; recipe\.placement\.threads was 1, is 2"):
         folder.claimed(other, resume=True).__enter__()
 
 
