@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,6 +137,12 @@ def shown(value: object, most: int = 60) -> str:
         return shortened(repr(value), most)
     except (ValueError, RecursionError):  # Python writes no number of more than 4,300 digits
         return f"a {type(value).__name__} too long to show"
+
+
+def setting(key: str, value: Any) -> str:
+    """A key with its value in YAML, as any shell takes it: `'data.leave_out=["my column"]'`."""
+    text = json.dumps(value, ensure_ascii=False)
+    return shlex.quote(f"{key}={text if text.isprintable() else json.dumps(value)}")
 
 
 def kind_of(value: object) -> str:

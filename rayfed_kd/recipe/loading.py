@@ -94,7 +94,8 @@ def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
     if COMMENT.search(QUOTED.sub("", text)):
         raise RecipeError(f"override {shown(override)}: in YAML # begins a comment; expected quotes")
     try:
-        value = load_yaml(text)
+        # One comma, blank or ~ is a text here, as no shell keeps its quotes; YAML has other uses for it.
+        value = text if len(text) == 1 and not text.isalnum() else load_yaml(text)
     except RecipeError as error:
         quotes = ""
         if any(text.count(opening) > text.count(closing) for opening, closing in ("{}", "[]")):

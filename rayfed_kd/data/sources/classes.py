@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+from pyarrow.csv import ConvertOptions
 
 from rayfed_kd.data.dataset import MOST_CLASSES, Array
 from rayfed_kd.errors import DataError, in_words, shortened, shown
@@ -56,6 +57,12 @@ def in_order(value: Any) -> tuple[bool, Any]:
     return isinstance(value, str), value
 
 
+def gap_notes(values: Iterable[Any], kind: str) -> list[str]:
+    """A note for each class or client whose name is one of those that tables have for a missing value."""
+    gaps = (value for value in values if value in ConvertOptions().null_values)
+    return [f"{shown(value)} is a {kind} of its own, no missing value" for value in gaps]
+
+
 def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...], list[str]]:
     """Number the classes of a training part, and perhaps a test part, by the labels in the training part.
 
@@ -92,6 +99,7 @@ def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...
         labels = shortened(in_words(map(str, ordered)))
         notes.append(f"the labels are {labels}; models number them 0 to {len(ordered) - 1}, in this order")
     texts = [value for value in ordered if isinstance(value, str)]
+    notes += gap_notes(texts, "class")
     if len({text.strip().casefold() for text in texts}) < len(texts):
         notes.append(
             f"some classes differ in blanks or case alone: {shortened(', '.join(map(shown, texts)), 200)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +21,7 @@ from pydantic import Field
 
 from rayfed_kd.data.dataset import Array
 from rayfed_kd.data.sources.columns import distinct_values
-from rayfed_kd.errors import DataError, RecipeError, shortened, shown
+from rayfed_kd.errors import DataError, RecipeError, setting, shortened, shown
 
 Separator = Annotated[str, Field(min_length=1, max_length=1, description="between the columns of a CSV file")]
 Encoding = Annotated[str, Field(min_length=1, description="of a CSV file, as Python names it")]
@@ -169,18 +171,27 @@ def _check_separator(file: Path, form: CsvForm, names: Sequence[str]) -> None:
         if other != form.separator and other in names[0].strip():
             raise DataError(
                 f"{file}: one column, {shown(names[0])}, with data.separator={shown(form.separator)}; "
-                f"data.separator={shown(other)} divides it into {names[0].count(other) + 1}"
+                f"{setting('data.separator', other)} divides it into {names[0].count(other) + 1}"
             )
 
 
 def _check_quotes(file: Path, table: pa.Table, form: CsvForm) -> None:
-    """An open quotation mark makes one text of all that follows it, which Arrow takes."""
-    last = table.slice(max(table.num_rows - 1, 0)).to_pylist()
-    if any("\n" in str(value) for row in last for value in row.values()):
-        with pa.input_stream(file) as stream:  # decompresses, as Arrow's reader of CSV
-            marks = stream.read().decode(form.encoding).count('"')
-        if marks % 2:
-            raise DataError(f"{file}, row {table.num_rows}: a quotation mark that is not closed")
+    """A stray quotation mark makes one text of the rows up to the next one, which Arrow takes."""
+    texts = (column for column in table.columns if pa.types.is_string(column.type))
+    if not any(pc.any(pc.match_substring_regex(column, "[\r\n]")).as_py() for column in texts):
+        return
+    with pa.input_stream(file) as stream:  # decompresses, as Arrow's reader of CSV
+        text = stream.read().decode(form.encoding).removeprefix("\ufeff")
+    row, limit = -1, csv.field_size_limit(len(text))
+    try:
+        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=form.separator, strict=True):
+            row += bool(cells)  # Arrow skips empty lines as well
+    except csv.Error as error:
+        raise DataError(
+            f"{file}, row {row + 1}: a text begins with a quotation mark and does not end with one ({error})"
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _printable(text: str) -> str:
@@ -225,12 +236,12 @@ def stray_text(
     row = int(np.flatnonzero((filled & ~plain)[places])[0])
     text, keys = texts[places[row]], list[str]()
     if other[places[row]] and kind == "number":
-        keys.append(f"data.decimal={shown(',' if form.decimal == '.' else '.')}")
+        keys.append(setting("data.decimal", "," if form.decimal == "." else "."))
     if match := re.fullmatch(GROUPED, text):
-        keys.append(f"data.thousands={shown(match[1])}")
+        keys.append(setting("data.thousands", match[1]))
         if match[3] and match[3][0] != form.decimal:
-            keys = [" ".join([f"data.decimal={shown(match[3][0])}", keys[-1]])]
-    cure = " or ".join(keys) or f"data.null_values=[{shown(text)}]"
+            keys = [" ".join([setting("data.decimal", match[3][0]), keys[-1]])]
+    cure = " or ".join(keys) or setting("data.null_values", [text])
     return row, text, kind, f"{cure} reads it as a {'' if keys else 'missing '}{kind}"
 
 

@@ -31,7 +31,7 @@ from rayfed_kd.data.sources.tables import (
     pandas_index,
     present,
 )
-from rayfed_kd.errors import DataError, RecipeError, in_words, shortened, shown
+from rayfed_kd.errors import DataError, RecipeError, in_words, setting, shortened, shown
 from rayfed_kd.recipe.sample_shapes import RowShape
 
 FILLED = "data.missing=mean takes the training rows' mean there"
@@ -69,7 +69,7 @@ def feature_columns(read: LabelledTables, apart: Sequence[str], listed: Sequence
                     continue
                 read.notes.append(
                     f"{shown(field.name)}, an index of pandas, is a feature; "
-                    f"data.leave_out=[{field.name!r}] leaves it out"
+                    f"{setting('data.leave_out', [field.name])} leaves it out"
                 )
         kinds[field.name] = what
     if left_out:
@@ -192,7 +192,7 @@ class Rows:
         if len(known) > max(MANY_CATEGORIES, len(train) / 2):
             self._note(
                 f"{len(known):,} categories in {len(train):,} training rows, as names have; "
-                f"data.leave_out=[{name}] leaves it out",
+                f"{setting('data.leave_out', [name])} leaves it out",
                 [name],
             )
         other = next((value for value in known if not is_time(str(value))), None)

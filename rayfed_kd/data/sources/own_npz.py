@@ -14,11 +14,13 @@ from pydantic import Field
 
 from rayfed_kd.data.dataset import Array, RawDataset, Source, Split
 from rayfed_kd.data.sources.classes import Labels, number_classes
+from rayfed_kd.data.sources.columns import ROUNDING
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file, with_test
 from rayfed_kd.errors import DataError, RecipeError, did_you_mean, shortened, shown
 from rayfed_kd.recipe.roles import data_source
 
 GREY_OR_COLOUR = (1, 3)
+MOST_LOST = 1e-3  # by rounding to float32, over the distance between a column's ends
 
 
 @data_source
@@ -109,11 +111,26 @@ def _part_of(
             f"(x / {largest}).astype('float32') gives"
         )
     if values.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            values = values.astype(np.float32)  # what it cannot hold becomes infinite, and is refused later
+        values = _narrowed(path, images, values)
     distinct, places = np.unique(classes, return_inverse=True)
     where = f"{path}, array {shown(labels)}"
     return _channels_first(path, images, values, channels), Labels(where, distinct.tolist(), places)
+
+
+def _narrowed(path: Path, key: str, values: Array) -> Array:
+    """Floating-point numbers as float32; what it cannot hold becomes infinite, and is refused later."""
+    if values.dtype.itemsize <= 4:
+        return values.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype(np.float32)
+        lost, span = np.abs(values - narrow).max(axis=0), np.ptp(values, axis=0)
+        varies = np.isfinite(lost) & (span > ROUNDING * np.abs(values).max(axis=0))
+        if (varies & (lost > MOST_LOST * span)).any():
+            raise DataError(
+                f"{path}: {key} has numbers that float32 cannot tell apart, as of times; expected them "
+                "standardised, as (x - x.mean(axis=0)) / x.std(axis=0)"
+            )
+    return narrow
 
 
 def _channels_first(path: Path, key: str, values: Array, channels: str) -> Array:

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,8 +23,15 @@ from rayfed_kd.data.sources.csv_files import CsvForm, Decimal, Encoding, NullVal
 from rayfed_kd.data.sources.features import Rows, feature_columns, refuse_stray_text
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, own_file
 from rayfed_kd.data.sources.pixels import Colour, Fit, Fitting, Size, load_images
-from rayfed_kd.data.sources.tables import LabelledTables, column_of, parsed, present, read_labelled
-from rayfed_kd.errors import DataError, RecipeError, shown
+from rayfed_kd.data.sources.tables import (
+    LabelledTables,
+    column_of,
+    is_parquet,
+    parsed,
+    present,
+    read_labelled,
+)
+from rayfed_kd.errors import DataError, RecipeError, setting, shown
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import TextShape
 
@@ -115,12 +123,16 @@ def tabular(
     column of categories is one; a missing text is a category, too. What only test rows have is unseen: zeros,
     or code 0. Times are numbers.
     """
-    if image_column is not None and (numeric or categorical):
-        raise RecipeError("images have no further features", path="data.image_column")
+    of_images = {"size": size is not None, "fit": fit != "crop", "colour": colour != "rgb"}
+    of_features = {"numeric": numeric, "categorical": categorical, "missing": missing != "refuse"}
+    given = of_images if image_column is None else {**of_features, "categories": categories != "one_hot"}
+    if idle := [key for key, changed in given.items() if changed]:
+        why = "images have no features" if image_column else "only images have it, by data.image_column"
+        raise RecipeError(why, path=f"data.{idle[0]}")
     if twice := {*leave_out} & {*(numeric or ()), *(categorical or ())}:
         raise RecipeError(f"{min(twice)} is listed as a feature as well", path="data.leave_out")
-    files = table_files(folder, train, test, test_fraction)
-    form = CsvForm(separator, encoding, decimal, thousands, null_values)
+    form = CsvForm(separator, encoding, decimal, thousands, tuple(null_values))
+    files = table_files(folder, train, test, test_fraction, form)
     others = [] if client_column is None else [client_column]
     # Texts first: 01 and 1 are two categories, 1 and 1.0 are one.
     texts = (categorical or ()) if image_column is None else [image_column]
@@ -181,7 +193,7 @@ def chosen_columns(
     for name in groups if categorical is None else ():
         if free[name] == "texts":
             table = read.tables[0]
-            more = f", data.categorical=[{', '.join(groups)}] keeps the texts"
+            more = f", {setting('data.categorical', groups)} keeps the texts"
             refuse_stray_text(read.files[0], table, name, form, more)
             values, _ = distinct_values(table.column(name))
             if all(PLAIN_NUMBER.fullmatch(value.strip()) for value in values if value):
@@ -192,7 +204,7 @@ def chosen_columns(
     if odd and (numeric is None or categorical is None):
         raise DataError(
             f"{read.files[0]}: the column {shown(odd[0])} holds {free[odd[0]]}; expected numbers, times, "
-            f"texts, categories or true and false. data.leave_out=[{odd[0]}] leaves it out"
+            f"texts, categories or true and false. {setting('data.leave_out', [odd[0]])} leaves it out"
         )
     if twice := [name for name, count in Counter([*numbers, *groups]).items() if count > 1]:
         raise RecipeError(f"{shown(twice[0])} is listed twice, here or in data.numeric", "data.categorical")
@@ -226,8 +238,8 @@ def text(
 
     Further columns of texts or whole numbers are kept for the partition `by_column`.
     """
-    files = table_files(folder, train, test, test_fraction)
     form = CsvForm(separator, encoding)
+    files = table_files(folder, train, test, test_fraction, form)
 
     def decode() -> RawDataset:
         others = [] if client_column is None else [client_column]
@@ -246,12 +258,19 @@ def text(
     return Source(files, {}, decode)
 
 
-def table_files(folder: Path, train: str, test: str | None, test_fraction: float) -> list[Path]:
+def table_files(
+    folder: Path, train: str, test: str | None, test_fraction: float, form: CsvForm
+) -> list[Path]:
     """The training file, and the test file where there is one.
 
-    Raises: DataError if one is not there, RecipeError for a test file and a fraction beside it.
+    Raises: DataError if one is not there, RecipeError for a test file and a fraction beside it, and for a
+    form of CSV beside Parquet alone.
     """
     if test is not None and test_fraction:
         raise RecipeError("data.test is given; expected 0", path="data.test_fraction")
     files = [own_file(folder, train, "data.train")]
-    return files if test is None else [*files, own_file(folder, test, "data.test")]
+    files += [] if test is None else [own_file(folder, test, "data.test")]
+    of_csv = [key for key, value in asdict(form).items() if value != getattr(CsvForm, key)]
+    if of_csv and all(map(is_parquet, files)):
+        raise RecipeError(f"{files[0].name} is Parquet; expected no form of CSV", path=f"data.{of_csv[0]}")
+    return files

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_kd.data.dataset import Array, RawDataset, Split
-from rayfed_kd.data.sources.classes import PLAIN_NUMBER, Labels, number_classes
+from rayfed_kd.data.sources.classes import PLAIN_NUMBER, Labels, gap_notes, number_classes
 from rayfed_kd.data.sources.columns import (
     CATEGORIES,
     Numbers,
@@ -89,6 +89,8 @@ class LabelledTables:
         others = (name for name in table.column_names if name not in used)
         grouped = {name: values for name in others if (values := group_codes(table, name)) is not None}
         writers = None if client_column is None else client_codes(file, table, client_column)
+        if client_column is not None:
+            self.notes.extend(gap_notes(distinct_values(table.column(client_column))[0][:-1], "client"))
         return RawDataset(
             Split(samples[0], labels[0]),
             test,

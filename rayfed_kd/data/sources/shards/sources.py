@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +16,13 @@ from rayfed_kd.data.sources.classes import Labels, number_classes
 from rayfed_kd.data.sources.own_images import SplitSeed, TestFraction, files_of, with_test
 from rayfed_kd.data.sources.pixels import AnyColour, Fit, Fitting, Size, load_images
 from rayfed_kd.data.sources.shards.readers import Names, Read, table_reader, tar_reader
-from rayfed_kd.errors import DataError, shortened
+from rayfed_kd.errors import DataError, setting, shortened
 from rayfed_kd.recipe.roles import data_source
 
 # Where repositories of Hugging Face have their files; the last two are configurations of CIFAR and SVHN.
 HUB = (".", "data", "plain_text", "cropped_digits")
-OF_ARROW = re.compile(r"-of-(\d+)\.arrow")  # how many shards `save_to_disk` wrote
+# How many shards there are, as Hugging Face writes it; older names end with a hash.
+OF_SHARDS = re.compile(r"(.*)\d{5}-of-(\d{5})(?:-[0-9a-f]+)?\.\w+")
 
 Pattern = Annotated[str, Field(min_length=1, description="path or glob, below the folder or absolute")]
 TestPattern = Annotated[
@@ -112,16 +114,24 @@ def find_parts(
         raise DataError(
             f"{min(both)} trains and tests; expected another data.train or data.test, or data.test=null"
         )
-    for file in (*train_files, *test_files):
-        files = len([*file.parent.glob("*.arrow")])
-        if (wrote := OF_ARROW.search(file.name)) and int(wrote[1]) != files:
-            raise DataError(
-                f"{file}: its name says that there are {int(wrote[1])} shards; beside it are {files}"
-            )
+    for pattern, chosen in ((train, train_files), (test or "", test_files)):
+        _check_shards(chosen if "*" in pattern else ())
     if not set(folder.glob(usual[2])) - {*train_files, *test_files}:
         return train_files, test_files, []
-    note = f"{usual[2]} is not used; data.test={usual[2]} makes it the test set"
+    note = f"{usual[2]} is not used; {setting('data.test', usual[2])} makes it the test set"
     return train_files, test_files, [note]
+
+
+def _check_shards(files: Iterable[Path]) -> None:
+    """Raises: DataError if names of files say that there are more of them, or fewer."""
+    named = [(file, wrote) for file in files if (wrote := OF_SHARDS.fullmatch(file.name))]
+    groups = Counter((file.parent, wrote[1], wrote[2], file.suffix) for file, wrote in named)
+    for (folder, stem, said, suffix), count in groups.items():
+        if int(said) != count:
+            raise DataError(
+                f"{folder / stem}*{suffix}: their names say that there are {int(said)}; found {count}. A "
+                "pattern without * takes just these"
+            )
 
 
 def home(folder: Path, pattern: str) -> Path:

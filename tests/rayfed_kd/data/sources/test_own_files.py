@@ -1,8 +1,11 @@
 """A user's own files by name: folders of images, CSV, .npz; what is broken is told in one message."""
 
 import importlib
+import shlex
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from image_files import images
 from PIL import Image
@@ -10,7 +13,8 @@ from runs import run_in_process
 from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.data.loading import load_dataset
-from rayfed_kd.errors import DataError, RecipeError
+from rayfed_kd.errors import DataError, RecipeError, setting
+from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.torchvision_import import import_torchvision
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -131,6 +135,28 @@ def read_csv(tmp_path, text=TABLE, **options):
 
 def test_a_csv_files_rows_have_clients(tmp_path):
     assert read_csv(tmp_path, client_column="site").writers.tolist() == [0, 1, 0]
+    named = read_csv(tmp_path, TABLE.replace(",s\n", ",NA\n"), client_column="site")
+    assert named.notes == ("'NA' is a client of its own, no missing value",)
+
+
+@pytest.mark.parametrize(
+    "value", [",", " ", "\t", "it's", ["?"], ["Unnamed: 0", "no"], "*.parquet", "caf\u00e9 \u202f"]
+)
+def test_a_messages_setting_reaches_the_recipe_through_a_shell(value):
+    (line,) = shlex.split(setting("data.key", value))
+    assert overridden({}, line) == {"data": {"key": value}}
+
+
+@pytest.mark.parametrize("mark", [",", " ", "\t", "'", "|", "~"])
+def test_one_mark_is_an_overrides_text_without_quotes(mark):
+    assert overridden({}, f"data.key={mark}") == {"data": {"key": mark}}
+
+
+def test_a_form_of_csv_beside_parquet_is_told(tmp_path):
+    pq.write_table(pa.table({"x": [1, 2], "label": ["a", "b"]}), tmp_path / "train.parquet")
+    options = {"train": "train.parquet", "null_values": ["?"]}
+    with pytest.raises(RecipeError, match=r"data.null_values: train.parquet is Parquet; expected no form"):
+        load_dataset("csv", tmp_path, options=options)
 
 
 def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path):
@@ -152,11 +178,9 @@ def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path)
         (TABLE, {"label_column": "kinds"}, r"there are x, kind, y, site. Did you mean kind\?"),
         ("x,kind\n1,a\nnan,b\n", {}, "train.csv, row 2: "),
         ("kind,file\na,0.png\n", {"image_column": "file"}, "row 1: no file .*/0.png"),
-        (
-            TABLE,
-            {"numeric": ["x"], "image_column": "y"},
-            "data.image_column: images have no further features",
-        ),
+        (TABLE, {"numeric": ["x"], "image_column": "y"}, "data.numeric: images have no features"),
+        (TABLE, {"missing": "mean", "image_column": "y"}, "data.missing: images have no features"),
+        (TABLE, {"size": 8}, "data.size: only images have it, by data.image_column"),
         (TABLE, {"test_fraction": 0.1}, "data.test_fraction: 0.1 of each class is no sample"),
     ],
 )
@@ -199,6 +223,7 @@ def test_arrays_are_read_by_their_keys(tmp_path):
             {},
             "is int64; expected pixels as uint8, .*x / 255",
         ),
+        ({"x_train": 1.7e9 + np.eye(3, 2), "y_train": LABELS}, {}, "numbers that float32 cannot tell apart"),
         ({"x_train": np.full((3, 2), np.nan), "y_train": LABELS}, {}, "NaN, infinite"),
         ({"x_train": images(3, 4), "y_train": LABELS}, {}, "x_train has 2 dimensions; expected"),
         ({"x_train": GREY, "y_train": LABELS}, {"test_images": None}, "give both, or null for both"),

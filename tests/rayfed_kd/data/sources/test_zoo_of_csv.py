@@ -22,6 +22,7 @@ def table(*rows, **written):
     return text.getvalue()
 
 
+OPEN = "a text begins with a quotation mark and does not end with one ."
 LIKE_NUMBERS = "in the column 'x', which otherwise holds numbers"
 # Name -> content, what is read, options.
 FILES = {
@@ -72,21 +73,28 @@ FILES = {
     "no such encoding": (table((1, "a")), "data.encoding: 'utf-61' is no encoding", {"encoding": "utf-61"}),
     "semicolons without the key": (
         "x;y;label\n1;2;a\n",
-        "one column, 'x;y;label', .*data.separator=';' divides it into 3",
+        "one column, 'x;y;label', .*'data.separator=\";\"' divides it into 3",
         {},
     ),
-    "semicolons and decimal commas": ("x;label\n1,5;a\n2,5;b\n", "data.separator=';' divides it into 2", {}),
-    "tabs without the key": ("x\tlabel\n1\ta\n", r"data.separator='\\t' divides it into 2", {}),
+    "semicolons and decimal commas": (
+        "x;label\n1,5;a\n2,5;b\n",
+        "'data.separator=\";\"' divides it into 2",
+        {},
+    ),
+    "tabs without the key": ("x\tlabel\n1\ta\n", r"'data.separator=\"\\t\"' divides it into 2", {}),
     "a row too long": ("x,label\n1,a\n1,a,9\n", "row 2: 3 values for 2 columns: 1,a,9", {}),
     "a row too short": ("x,label\n1,a\n2,b\n3\n", "row 3: 1 values for 2 columns: 3", {}),
-    "an open quotation mark": ('x,label\n1,"a\n2,b\n3,c\n', "row 1: a quotation mark that is not closed", {}),
+    "an open quotation mark": ('x,label\n1,"a\n2,b\n3,c\n', f"row 1: {OPEN}unexpected end of data", {}),
+    "an open quotation mark, no last line": ('x,label\n1,a\n\n2,"b\n3,c', f"row 2: {OPEN}unexpected", {}),
+    "two stray quotation marks": ('x,label\n1,"a\n2,b\n3,"c\n4,d\n', f"row 1: {OPEN}',' expected after", {}),
+    "lines in quotes": ('x,label\n1,"a ""b"", \nc"\n2,d"e\n3,d"e\n', THREE, {}),
     "a byte 0x22": ('x,label\n1,a\n2,b\n3,"\u2200\n"\n'.encode("utf-16"), THREE, {"encoding": "utf-16"}),
     "gzip under another name": (b"\x1f\x8b\x08 and so on", "compressed by gzip, which its name", {}),
     "two columns of one name": ("x,x,label\n1,2,a\n", "two columns have the name 'x'", {}),
     "a question mark": (
         table((1, "a"), (2, "b"), ("?", "a")),
-        rf"row 3: '\?' {LIKE_NUMBERS}; data.null_values=\['\?'\] reads it as a missing number, "
-        r"data.categorical=\[x\] keeps the texts",
+        rf"row 3: '\?' {LIKE_NUMBERS}; 'data.null_values=\[\"\?\"\]' reads it as a missing number, "
+        r"'data.categorical=\[\"x\"\]' keeps the texts",
         {},
     ),
     "mostly question marks": (
@@ -96,22 +104,22 @@ FILES = {
     ),
     "a decimal comma": (
         table((1, "a"), ("2,5", "b")),
-        f"row 2: '2,5' {LIKE_NUMBERS}; data.decimal=',' reads it as a number",
+        f"row 2: '2,5' {LIKE_NUMBERS}; 'data.decimal=\",\"' reads it as a number",
         {},
     ),
     "a comma between thousands": (
         table((1, "a"), ("1,000,000", "b")),
-        f"row 2: '1,000,000' {LIKE_NUMBERS}; data.thousands=',' reads",
+        f"row 2: '1,000,000' {LIKE_NUMBERS}; 'data.thousands=\",\"' reads",
         {},
     ),
     "a point between thousands": (
         table((1, "a"), ("1.234,5", "b")),
-        f"row 2: '1.234,5' {LIKE_NUMBERS}; data.decimal=',' data.thousands='.' reads",
+        f"row 2: '1.234,5' {LIKE_NUMBERS}; 'data.decimal=\",\"' 'data.thousands=\".\"' reads",
         {},
     ),
     "a day in another form": (
         table(("2024-01-02", "a"), ("31.02.2024", "b"), ("2024-02-01", "a")),
-        r"row 2: '31.02.2024' .*holds times; .*=\['31.02.2024'\] reads it as a missing time, data.cat",
+        r"row 2: '31.02.2024' .*holds times; .*=\[\"31.02.2024\"\]' reads it as a missing time, 'data.cat",
         {},
     ),
     "a day that no year has": (
@@ -146,6 +154,7 @@ CLASSES = {
     "numbers as texts": (labelled("10", "9", "x"), ("9", "10", "x"), [1, 0, 2], []),
     "true and false": (labelled("true", "false"), ("False", "True"), [1, 0], []),
     "negative": (labelled(1, -1), ("-1", "1"), [1, 0], ["labels are -1 and 1"]),
+    "that stand for a gap": (labelled("a", "NA"), ("NA", "a"), [1, 0], ["'NA' is a class of its own"]),
     "that differ in a blank": (labelled("a", " a"), (" a", "a"), [1, 0], ["differ in blanks or case"]),
     "fractions": (labelled(0.5, 1.25), "column 'label': 0.5 is no class; .*to be predicted are none", [], []),
     "days": (labelled("2024-02-28"), "column 'label' holds times, expected texts or whole numbers", [], []),
@@ -195,7 +204,7 @@ def test_categories_are_compared_by_value(kind, parquet, tmp_path, read_or_refus
 def test_texts_among_a_test_files_numbers_are_told_with_the_key(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text(labelled("a", "b"))
     (tmp_path / "test.csv").write_text("x,label\nnone,b\n")
-    refusal = r"test.csv, row 1: 'none' in the column 'x', .*data.null_values=\['none'\]"
+    refusal = r"test.csv, row 1: 'none' in the column 'x', .*data.null_values=\[\"none\"\]"
     read_or_refused("tabular", refusal, test="test.csv")
 
 
@@ -245,7 +254,7 @@ def test_notes_tell_columns_that_say_nothing(tmp_path, read_or_refused):
     notes = [
         "left out: 'Unnamed: 0', which numbers the rows, .*; 'none', which has no values",
         "the column 'same' has one value",
-        r"the column 'name' has 40 categories in 40 training rows, .*data.leave_out=\[name\]",
+        r"the column 'name' has 40 categories in 40 training rows, .*data.leave_out=\[\"name\"\]",
         "the column 'day' has dates as 1/04/2021, read as categories; 2021-04-30 is read as a time",
     ]
     read_or_refused("tabular", {"notes": notes})

@@ -27,12 +27,18 @@ def shards(folder):
     return {"labels": [0, 0, 1, 1], "test_labels": [0, 1]}
 
 
+def lost_shard(folder):
+    shards(folder)
+    (folder / "data" / "train-00000-of-00002.parquet").unlink()
+    return r"data/train-\*.parquet: their names say that there are 2; found 1"
+
+
 def validation(folder):
     write_parquet(folder / "data" / "train-0.parquet", GREY[:2], [0, 1])
     write_parquet(folder / "data" / "validation-0.parquet", GREY[:2], [0, 1])
     return {
         "labels": [0, 1],
-        "notes": [r"validation-\*.parquet is not used; data.test=validation-\*.parquet"],
+        "notes": [r"validation-\*.parquet is not used; 'data.test=\"validation-\*.parquet\"'"],
     }
 
 
@@ -80,6 +86,7 @@ def plain_bytes(folder):
     "write",
     [
         shards,
+        lost_shard,
         validation,
         one_level_down,
         two_configurations,

@@ -85,13 +85,13 @@ ARROW = {
     ),
     "struct": (
         pa.array([{"a": 1}] * 4),
-        r"'x' holds struct<a: int64>; expected numbers.*data.leave_out=\[x\]",
+        r"'x' holds struct<a: int64>; expected numbers.*data.leave_out=\[\"x\"\]",
     ),
-    "binary": (pa.array([b"a"] * 4), r"'x' holds binary; .*data.leave_out=\[x\]"),
+    "binary": (pa.array([b"a"] * 4), r"'x' holds binary; .*data.leave_out=\[\"x\"\]"),
     "list of texts": (pa.array([["a"]] * 4), r"'x' holds list<element: string>; .*data.leave_out"),
     "numbers as texts, with a mark": (
         pa.array(["1", "2", "?", "4"]),
-        r"row 3: '\?' in the column 'x', .* a file that has them as numbers, data.categorical=\[x\]",
+        r"row 3: '\?' in the column 'x', .* a file that has them as numbers, 'data.categorical=\[\"x\"\]",
     ),
     "missing number": (
         pa.array([1, None, 2, 4]),
@@ -160,7 +160,7 @@ PANDAS = {
     "spans": (lambda pd: pd.DataFrame({"x": pd.to_timedelta(SPANS), "label": LABELS}), z(0, 1, 2, 4), {}),
     "intervals": (
         lambda pd: pd.DataFrame({"x": pd.interval_range(0, 4), "label": LABELS}),
-        r"'x' holds struct<.*data.leave_out=\[x\]",
+        r"'x' holds struct<.*data.leave_out=\[\"x\"\]",
         {},
     ),
     "an index": (
@@ -171,7 +171,7 @@ PANDAS = {
     "an index with a name, which groups rows": (
         lambda pd: pd.DataFrame({"label": LABELS}, index=pd.Index([4, 1, 1, 0], name="site")),
         z(4, 1, 1, 0),
-        {"notes": [r"'site', an index of pandas, is a feature; data.leave_out=\['site'\] leaves it out"]},
+        {"notes": [r"'site', an index of pandas, is a feature; 'data.leave_out=\[\"site\"\]' leaves it out"]},
     ),
     "an index with a name, which numbers rows": (
         lambda pd: pd.DataFrame(
@@ -244,7 +244,7 @@ def test_libraries_csv_is_read_with_the_keys_that_say_how_it_is_written(tmp_path
 
 def test_a_column_without_a_name_that_is_no_row_number_is_a_feature(tmp_path, read_or_refused):
     (tmp_path / "train.csv").write_text(",label\n0.5,a\n1,b\n2,a\n4,b\n")
-    notes = [r"'', an index of pandas, is a feature; data.leave_out=\[''\] leaves it out"]
+    notes = [r"'', an index of pandas, is a feature; 'data.leave_out=\[\"\"\]' leaves it out"]
     read_or_refused("tabular", {"images": z(Fraction(1, 2), 1, 2, 4), "notes": notes})
 
 
