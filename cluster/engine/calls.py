@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from rayfed_kd.cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
@@ -228,11 +229,12 @@ class PersonalResult:
     logits: Array | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Held(Handle):
-    """A handle on arrays of this process. Equal only to itself, so that hosts can cache by handle."""
+    """A handle that holds its arrays. Equal only to itself and its copies: hosts cache by handle."""
 
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict, compare=False)
+    name: str = field(default_factory=lambda: uuid4().hex)
 
     def resolve(self) -> Mapping[str, Array]:
         """The arrays themselves."""

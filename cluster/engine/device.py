@@ -42,35 +42,19 @@ def check_precision(precision: str, device: torch.device) -> None:
         device: where clients' steps are to run.
     Raises: RecipeError if it cannot.
     """
-    if device.type != "cuda":
-        fault = precision_fault(precision, "the CPU", None)
-    elif precision == "fp32":  # every GPU does, also one that is not there yet
+    if device.type != "cuda" and precision == "tf32":
+        fault = "tf32 is arithmetic of NVIDIA GPUs, and clients compute on the CPU; expected fp32 or bf16"
+    elif device.type != "cuda" or precision == "fp32":  # every GPU does, also one that is not there yet
         return
     else:
-        name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-        fault = precision_fault(precision, name, capability)
-    if fault is not None:
-        raise RecipeError(fault, path="local.precision")
-
-
-def precision_fault(precision: str, name: str, capability: tuple[int, int] | None) -> str | None:
-    """Why a device cannot compute in a precision; None if it can.
-
-    Args:
-        precision: fp32, tf32 or bf16.
-        name: of the device.
-        capability: of a GPU; None: it is a CPU.
-    """
-    if capability is None:
-        if precision != "tf32":
-            return None
-        return "tf32 is arithmetic of NVIDIA GPUs, and clients compute on the CPU; expected fp32 or bf16"
-    if precision == "fp32" or capability >= AMPERE:
-        return None
-    return (
-        f"{precision} needs a GPU of capability {AMPERE[0]}.{AMPERE[1]} or more, and {name} has "
-        f"{capability[0]}.{capability[1]}; expected fp32"
-    )
+        name, (major, minor) = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        if (major, minor) >= AMPERE:
+            return
+        fault = (
+            f"{precision} needs a GPU of capability {AMPERE[0]}.{AMPERE[1]} or more, and {name} has "
+            f"{major}.{minor}; expected fp32"
+        )
+    raise RecipeError(fault, path="local.precision")
 
 
 def least_memory(setting: Setting) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult
 from rayfed_kd.data.batches import DeviceData
 from rayfed_kd.models.module_pool import ModulePool
-from rayfed_kd.protocol import Evaluated, Predictor, to_array, to_tensor
+from rayfed_kd.protocol import Composing, Evaluated, Predictor, to_array, to_tensor
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
@@ -46,8 +48,16 @@ class ModelEvaluation:
         return self.tested(model, split, test_part)
 
     def frozen(self, evaluated: Evaluated) -> Predictor:
-        """A module in eval mode that holds a model's vector: images to logits."""
-        return self._module_pool.lend(evaluated.architecture, evaluated.vector).freeze()
+        """A model, or models that a method lets predict together, in eval mode: images to logits."""
+        pool, names = self._module_pool, evaluated.parts
+        if not evaluated.is_composite:
+            return pool.lend(evaluated.architecture, evaluated.vector).freeze()
+        lengths = [pool.lengths[name] for name in names]
+        lengths.append(len(evaluated.vector) - sum(lengths))
+        # Copies, as kernels choose their code by alignment.
+        *vectors, numbers = (vector.clone() for vector in torch.split(evaluated.vector, lengths))
+        parts = [pool.lend(*pair).freeze() for pair in zip(names, vectors, strict=True)]
+        return cast(Composing, self._setting.method).composed(parts, numbers.to(pool.device))
 
     def tested(self, model: Predictor, split: str, indices: Tensor) -> EvaluationResult:
         """Each sample's outcome, in order, and the summed loss.

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from rayfed_kd.cluster.engine.calls import KeptState, LiveState, StepCall, StepError, StepFacts
-from rayfed_kd.cluster.engine.composites import evaluation_of
 from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
+from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
 from rayfed_kd.cluster.engine.exchanged import (
     CAUGHT,
     LastMessage,
@@ -87,7 +87,7 @@ class Host:
         self._kept: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._keep_states = keep_states
         self._messages = LastMessage(setting.wires["down"], self._device)
-        self.evaluating = evaluation_of(setting.method)(setting, self.module_pool, self._data)
+        self.evaluating = ModelEvaluation(setting, self.module_pool, self._data)
         self._process, self._node = psutil.Process(), node or platform.node()
 
     def step(self, call: StepCall) -> HostResult:
@@ -114,7 +114,7 @@ class Host:
         """
         try:
             opened = self._messages.opened(call.message)
-            parts, message = opened.parts, Message.of(dict(opened.parts), dict(call.metadata))
+            parts, message = opened.parts, Message(**opened.parts, **call.metadata)
             state, memory = self.kept_state(call.state, call.state_version, ctx)
             outcome = getattr(self.setting.method, call.step)(state, message, ctx)
             state, reply = checked_outcome(call, outcome)

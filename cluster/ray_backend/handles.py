@@ -9,16 +9,15 @@ import platform
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from threading import Lock
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import ray
 
-from rayfed_kd.cluster.engine.calls import StepResult
+from rayfed_kd.cluster.engine.calls import Held, StepResult
 from rayfed_kd.cluster.ray_backend.packing import unstacked
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Array, Handle
@@ -51,30 +50,13 @@ class RayHandle(Handle):
         return arrays
 
 
-@dataclass(frozen=True)
-class Enclosed(Handle):
-    """Small arrays that travel inside every call, which is faster than Ray's object store.
-
-    Attributes:
-        name: a unique name; handles with equal names have equal arrays.
-        arrays: the arrays; not compared, so that copies in other processes are equal.
-    """
-
-    name: str
-    arrays: Mapping[str, Array] = field(compare=False)
-
-    def resolve(self) -> Mapping[str, Array]:
-        """The arrays themselves."""
-        return self.arrays
-
-
-def published(arrays: Mapping[str, Array]) -> RayHandle | Enclosed:
+def published(arrays: Mapping[str, Array]) -> RayHandle | Held:
     """A handle on arrays: put into the object store once, or small ones, which travel with every call."""
     # A client's state from a checkpoint is no array, and always goes into the store.
     plain = all(isinstance(array, np.ndarray) for array in arrays.values())
     if plain and sum(array.nbytes for array in arrays.values()) <= SMALL:
         # Copies: Ray serializes a call when the event loop sends it, and the server goes on meanwhile.
-        return Enclosed(uuid4().hex, {name: array.copy() for name, array in arrays.items()})
+        return Held({name: array.copy() for name, array in arrays.items()})
     return RayHandle(ray.put(dict(arrays)))
 
 

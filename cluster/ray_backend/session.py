@@ -32,11 +32,9 @@ WORKERS = {
     "RAY_idle_worker_killing_time_threshold_ms": "120000",
 }
 CONNECT_S = 10.0  # a machine that drops packets, as behind a firewall, never answers
-TOKEN_PLACES = "in RAY_AUTH_TOKEN, in the file named by RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token"
-TOKEN_HINT = f"a cluster with tokens wants RAY_AUTH_MODE=token and its token, {TOKEN_PLACES}"
-OTHER_TOKEN = (
-    f"RAY_AUTH_MODE is token, so perhaps the token {TOKEN_PLACES} is not the cluster's, or the cluster has "
-    "none"
+TOKEN_HINT = (
+    "a cluster with tokens wants RAY_AUTH_MODE=token and its own token, in RAY_AUTH_TOKEN, in the file named "
+    "by RAY_AUTH_TOKEN_PATH or in ~/.ray/auth_token; one without tokens wants neither"
 )
 
 
@@ -168,13 +166,9 @@ def _connect(address: str) -> None:
     check_address(address)
     try:
         ray.init(address=address, **QUIET)
-    except ConnectionError as error:  # a cluster that just ends, or asks for another token
-        hint = OTHER_TOKEN if os.environ.get("RAY_AUTH_MODE") == "token" else TOKEN_HINT
-        raise RecipeError(f"--address {address}: {error}; {hint}") from None
-    except (RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        # Another Ray or Python version, RAY_AUTH_MODE=token without a token.
-        hint = "" if os.environ.get("RAY_AUTH_MODE") else f"; {TOKEN_HINT}"
-        raise RecipeError(f"--address {address}: {error}{hint}") from None
+    # A cluster that just ends, or asks for a token; another Ray or Python version; no token where one is due.
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+        raise RecipeError(f"--address {address}: {error}; {TOKEN_HINT}") from None
 
 
 def check_address(address: str) -> None:

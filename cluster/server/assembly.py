@@ -38,11 +38,30 @@ class AssembledRun:
         """Run all rounds. The tables are closed also after an error.
 
         Args:
-            rounds_over: called after the last round, when nothing is asked of the engine any more.
+            rounds_over: called after the last round, when nothing is asked of the engine any more, and before
+                the last pictures are drawn.
         Returns: the summary, as in summary.json.
-        Raises: RunError, or what a method raised.
+        Raises: RunError, as if the folder cannot be written, or what a method raised.
         """
-        return run_recorded(self.simulation, self.recorder.close, self.start, rounds_over)
+        status = "failed"
+        try:
+            try:
+                self.simulation.run(self.start)
+                status = "finished"
+                rounds_over()
+            except (StoppedError, KeyboardInterrupt):
+                status = "interrupted"
+            finally:
+                summary = self.recorder.close(status)
+        # From a round's record, a checkpoint, or `close`, which writes the last rows.
+        except OSError as error:
+            # For a full disk or a lost network share. The run's own earlier error comes first.
+            before = error.__context__
+            first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
+            raise RunError(
+                f"{first}the run's folder cannot be written ({error}); what was written before is there"
+            ) from error
+        return summary
 
     def models(self) -> dict[str, Array]:
         """The shared models of the last evaluated round: name -> [P] float32."""
@@ -88,39 +107,3 @@ def assemble(
         setting, engine, recorder, device, checkpointer, tell=tell, why_ended=recorder.why_ended
     )
     return AssembledRun(simulation, recorder, start)
-
-
-def run_recorded(
-    simulation: Simulation,
-    close: Callable[[str], dict[str, Any]],
-    start: Snapshot | None = None,
-    rounds_over: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Run a simulation and close its recorder, also after an error.
-
-    Args:
-        simulation: the server's loop.
-        close: called with the status, finished, interrupted or failed; gives the summary.
-        start: the snapshot that the run continues from; None: it starts afresh.
-        rounds_over: called after the last round, before the last pictures are drawn.
-    Returns: the summary.
-    Raises: RunError if the folder cannot be written; else what the simulation raised.
-    """
-    status = "failed"
-    try:
-        try:
-            simulation.run(start)
-            status = "finished"
-            rounds_over()
-        except (StoppedError, KeyboardInterrupt):
-            status = "interrupted"
-        finally:
-            summary = close(status)
-    except OSError as error:  # from a round's record, a checkpoint, or `close`, which writes the last rows
-        # For a full disk or a lost network share. The run's own earlier error comes first.
-        before = error.__context__
-        first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
-        raise RunError(
-            f"{first}the run's folder cannot be written ({error}); what was written before is there"
-        ) from error
-    return summary

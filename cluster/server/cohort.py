@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts
-from rayfed_kd.cluster.server.event_queue import Arrival, Dispatch
+from rayfed_kd.cluster.engine.calls import NO_STATE, Held, StepCall, StepFacts, StepResult
+from rayfed_kd.cluster.server.event_queue import Dispatch
 from rayfed_kd.cluster.server.questions import EngineQuestions
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
-from rayfed_kd.cluster.server.run_state import RunState
+from rayfed_kd.cluster.server.run_state import RunState, jobs
 from rayfed_kd.cluster.server.sender import Published, Sender
 from rayfed_kd.cluster.server.traffic import Traffic, travelling
 from rayfed_kd.errors import RunError
@@ -43,7 +43,8 @@ class EngineCohort:
         self._round, self._run, self.traffic = round_index, run, Traffic()
         self._sender = Sender(round_index, run, self.traffic)
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
-        self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
+        self._schedule, self._queue, self._records = run.setting.schedule, run.queue, run.records
+        self._wires = run.setting.wires
         self._received: list[ReceivedParts] = []
         self._exchanges = self._asked = 0
         self._clients = self._drawn(self._progress(starting=True))
@@ -116,7 +117,7 @@ class EngineCohort:
             self.traffic,
             self._count,
             drop=self._faults.bad_replies == "drop",
-            wires=(self._run.up, self._run.down),
+            wires=(self._wires["up"], self._wires["down"]),
             features=self._run.features,
             number=self._asked,
         )
@@ -167,7 +168,7 @@ class EngineCohort:
                 least_samples=self._method.least_samples(len(run.setting.partition.train[client]), local),
             )
             dispatches.append(dispatch)
-        for places, summed_sizes in run.jobs([dispatch.call for dispatch in dispatches]):
+        for places, summed_sizes in jobs([dispatch.call for dispatch in dispatches], run.setting):
             self._queue.start(*(dispatches[place] for place in places), summed_sizes=summed_sizes)
 
     def _collected(self, dispatched: Sequence[int], add: Callable[[int], object] | None) -> Replies:
@@ -199,7 +200,7 @@ class EngineCohort:
                 past_deadline = True
                 continue
             try:
-                reply = self._accepted(arrival)
+                reply = self._accepted(*arrival)
             except BadReplyError as bad:
                 if self._faults.bad_replies == "stop":
                     raise
@@ -235,9 +236,8 @@ class EngineCohort:
         rules = (feature.rule(self._round, exchange) for feature in self._run.features)
         return Replies(replies, next(filter(None, rules), self._run.rule))
 
-    def _accepted(self, arrival: Arrival) -> ReceivedReply | None:
+    def _accepted(self, dispatch: Dispatch, result: StepResult) -> ReceivedReply | None:
         """The reply, after its client's new state was kept; None, without that, if it is too stale."""
-        dispatch, result = arrival.dispatch, arrival.result
         call, facts = dispatch.call, result.facts
         # Counted before the checks: the bytes of a dropped reply crossed, too.
         self._count(call, "up", facts.sizes, len(facts.metadata) + self._numbers)
@@ -257,8 +257,8 @@ class EngineCohort:
         self._records.put(dispatch.client, record.replied(state, call.number))
         self.traffic.facts.append((dispatch.client, facts))
         # A client starts from the decoded message, which a lossy codec makes differ from the one sent.
-        sent = ReceivedParts(call.message, list(dispatch.elements), self._run.down, keeps=False)
-        reply = ReceivedReply(dispatch.client, result, self._run.up, sent, staleness)
+        sent = ReceivedParts(call.message, list(dispatch.elements), self._wires["down"], keeps=False)
+        reply = ReceivedReply(dispatch.client, result, self._wires["up"], sent, staleness)
         reply.origin = str(call)
         for feature in self._run.features:
             reply = feature.incoming(reply, result)

@@ -52,19 +52,6 @@ class Dispatch:
         return self.call.facts.client
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """A reply that has arrived at the server.
-
-    Attributes:
-        dispatch: the dispatch that it answers.
-        result: the step's result.
-    """
-
-    dispatch: Dispatch
-    result: StepResult
-
-
 class _Event(NamedTuple):
     """An entry of the heap. A tuple, as heaps compare often; `number` is unique, so no future is compared."""
 
@@ -156,7 +143,7 @@ class EventQueue:
                 at = max(at, self._clock.earliest(entry.client, at, entry.bytes_down, entry.least_samples))
             heapq.heappush(self._events, _Event(at, entry.client, entry.number, entry, future, exact=False))
 
-    def next(self, until: float = math.inf) -> Arrival | None:
+    def next(self, until: float = math.inf) -> tuple[Dispatch, StepResult] | None:
         """The next reply; None if none arrives by second `until`. Simulated time advances to either.
 
         Args:
@@ -178,7 +165,7 @@ class EventQueue:
                 heapq.heappop(self._events)
                 # By rounding, an arrival may lie a hair before its bound, and so before `now`.
                 self.now = max(self.now, at)
-                return Arrival(event.dispatch, result)
+                return event.dispatch, result
             # Now that its second is exact, another event may be the earliest.
             heapq.heapreplace(self._events, event._replace(at=at, exact=True))
         if until < math.inf:
@@ -208,7 +195,7 @@ class EventQueue:
         self._events.clear()
         return given_up
 
-    def _first_done(self, until: float) -> Arrival | None:
+    def _first_done(self, until: float) -> tuple[Dispatch, StepResult] | None:
         """The reply that really arrives first, under `clock: real`."""
         started = time.perf_counter()
         # Under this clock simulated seconds are real ones, since the run's start.
@@ -222,4 +209,4 @@ class EventQueue:
         event = min(event for event in self._events if event.future in done)
         self._events.remove(event)
         heapq.heapify(self._events)
-        return Arrival(event.dispatch, event.future.result())
+        return event.dispatch, event.future.result()

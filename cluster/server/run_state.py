@@ -8,9 +8,8 @@ their host.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,12 +19,8 @@ from rayfed_kd.cluster.server.client_records import ClientRecord, Records
 from rayfed_kd.cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.traffic import Counters
-from rayfed_kd.protocol.wire import Wire
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.timing import Schedule, UpdateRule
-
-# A job's places among an exchange's calls, and the sizes of its groups if its replies are summed.
-Jobs = Callable[[Sequence[StepCall]], Iterable[tuple[list[int], list[int]]]]
+from rayfed_kd.timing import UpdateRule
 
 
 @dataclass(frozen=True)
@@ -33,29 +28,22 @@ class RunState:
     """The parts of one run. The queue, the records and the counters change from round to round.
 
     Attributes:
-        setting: method, data, partition.
+        setting: method, data, partition, schedule, wires.
         engine: runs the steps.
-        schedule: samples clients, and decides when an update is complete.
         rule: how replies become the server's new vector; None: their weighted mean.
         queue: dispatches without a reply, and the simulated time.
         records: client id -> its record.
         counters: samplings and dispatches so far.
-        down, up: encode and decode the parts of messages and of replies.
         features: what the recipe asks for beside plain rounds, in the order in which it is applied.
-        jobs: divides an exchange's calls into jobs, each for one host; see `jobs_of`.
     """
 
     setting: Setting
     engine: Engine
-    schedule: Schedule
     rule: UpdateRule | None
     queue: EventQueue
     records: Records
     counters: Counters
-    down: Wire
-    up: Wire
     features: tuple[RoundFeature, ...]
-    jobs: Jobs
 
 
 @dataclass(frozen=True)
@@ -84,18 +72,6 @@ class Snapshot:
     under_way: Sequence[Dispatch] = ()
     privacy: Mapping[str, Any] | None = None
     asked_rounds: bool = False
-
-
-def one_by_one(calls: Sequence[StepCall]) -> Iterable[tuple[list[int], list[int]]]:
-    """Each call as a job of its own."""
-    return (([place], []) for place in range(len(calls)))
-
-
-def jobs_of(setting: Setting) -> Jobs:
-    """How a setting's exchanges are divided into jobs."""
-    if setting.groups.size == 1 and setting.recipe.local.sum_replies == "off":
-        return one_by_one
-    return partial(jobs, setting=setting)
 
 
 def jobs(calls: Sequence[StepCall], setting: Setting) -> Iterator[tuple[list[int], list[int]]]:

@@ -58,7 +58,8 @@ class Sender:
         except RunError as error:
             raise RunError(f"{where}: {error}") from None
         parts = {name: to_array(part) for name, part in message.parts.items()}
-        sent = self._run.down.encoded(parts, Sending(("message", self._round, self._published)))
+        sending = Sending(("message", self._round, self._published))
+        sent = self._run.setting.wires["down"].encoded(parts, sending)
         if sent.refused:
             raise RunError(f"{where}: part {'; '.join(sent.refused)}")
         # By other names than what clients' replies log, with which it has no mean in common.

@@ -19,7 +19,7 @@ from rayfed_kd.cluster.server.evaluating.evaluation import Evaluation, Evaluator
 from rayfed_kd.cluster.server.event_queue import EventQueue
 from rayfed_kd.cluster.server.features.round_features import features_of
 from rayfed_kd.cluster.server.round_tables import Recorder, RoundRecord, RoundWriter, host_rows, round_row
-from rayfed_kd.cluster.server.run_state import RunState, Snapshot, jobs_of
+from rayfed_kd.cluster.server.run_state import RunState, Snapshot
 from rayfed_kd.cluster.server.sender import ObservedClients
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import MisuseError, RunError, blaming_method, kind_of
@@ -176,15 +176,11 @@ class Simulation:
         self.run_state = RunState(
             setting=setting,
             engine=self.engine,
-            schedule=setting.schedule,
             rule=rule and replace(rule, borders=setting.borders),
             queue=queue,
             records=Records(start.records),
             counters=Counters(start.draws, start.dispatches),
-            down=setting.wires["down"],
-            up=setting.wires["up"],
             features=features_of(setting, self.engine, self._module_pool, start.privacy),
-            jobs=jobs_of(setting),
         )
         return start
 

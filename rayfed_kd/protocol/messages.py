@@ -39,13 +39,6 @@ class Package:
                     "which is a part, or an int or float, which is metadata"
                 )
 
-    @classmethod
-    def of(cls, parts: Mapping[str, Tensor], metadata: Mapping[str, Number]) -> Any:
-        """A package of `parts` as they are, also if the mapping fetches them only when asked."""
-        package = cls.__new__(cls)  # not through __init__, which would look at every part
-        package.parts, package.metadata = parts, metadata
-        return package
-
     def __getitem__(self, name: str) -> Any:
         if name in self.metadata:
             return self.metadata[name]

@@ -10,43 +10,37 @@ once, at the end. Only the order of the additions differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.models.vectors import weighted_sum
-
-
-class Sums(Protocol):
-    """A reference to sums, as a `Handle` is one to parts."""
-
-    def resolve(self) -> Mapping[str, Any]:
-        """The sums by name, [..] float64."""
-        ...
+from rayfed_kd.models.vectors import WeightedSum
 
 
 class GroupSum:
     """A reference to a group's sums: part -> [..] float64. All replies of the group share this object.
 
     Args:
-        handle: on the sums by the parts' names.
+        handle: a `Handle` on the sums by the parts' names.
         clients: who is in them.
     """
 
-    def __init__(self, handle: Sums, clients: Sequence[int]) -> None:
+    def __init__(self, handle: Any, clients: Sequence[int]) -> None:
         self._handle, self.clients, self._copied = handle, tuple(clients), False
 
     def resolve(self) -> Mapping[str, Any]:
         """The sums by name. Read-only, possibly shared memory: copy before computing."""
-        return self._handle.resolve()
+        arrays: Mapping[str, Any] = self._handle.resolve()
+        return arrays
 
     def own(self) -> GroupSum:
         """This object: nothing keeps it beyond its round."""
         return self
 
-    def copied(self, publish: Callable[[Mapping[str, Any]], Sums]) -> GroupSum:
+    def copied(self, publish: Callable[[Mapping[str, Any]], Any]) -> GroupSum:
         """This object, on a copy that `publish` made once, however many of the group's replies ask for it."""
         if not self._copied:
             self._handle, self._copied = publish(self.resolve()), True
@@ -65,19 +59,11 @@ class SummedReply(NamedTuple):
     weights: Mapping[str, float]
 
 
-class Answer(Protocol):
-    """What is asked of a reply here."""
-
-    client: int
-    origin: str
-    in_sum: SummedReply | None
-
-
-def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float]) -> Tensor:
+def sum_of_groups(replies: Sequence[Any], name: str, counts: Sequence[float]) -> Tensor:
     """Add the sums of a part, group after group in client order.
 
     Args:
-        replies: all replies of an exchange, in client order; each was summed.
+        replies: all `ReceivedReply`s of an exchange, in client order; each was summed.
         name: of the part.
         counts: what the server weighs the replies by, one each.
     Returns: sum_k n_k w_k, float64.
@@ -108,30 +94,16 @@ def sum_of_groups(replies: Sequence[Answer], name: str, counts: Sequence[float])
             f"{replies[0].origin}: sums of clients {clients} came for the replies of "
             f"{[reply.client for reply in replies]}; expected the same clients, or local.sum_replies=off"
         )
-    sums = _Sums(list(groups.values()), name)
-    return weighted_sum(sums, [1.0] * len(sums))
-
-
-class _Sums(Sequence[Tensor]):
-    """The groups' sums of a part, fetched one at a time."""
-
-    def __init__(self, groups: Sequence[GroupSum], name: str) -> None:
-        self._groups, self._name = groups, name
-        self._shape: tuple[int, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __getitem__(self, index: Any) -> Any:
-        array = self._groups[index].resolve()[self._name]
-        self._shape = self._shape or array.shape
-        # Else torch would broadcast one to the other.
-        if array.shape != self._shape:
+    total: WeightedSum | None = None
+    for group in groups.values():
+        array = group.resolve()[name]
+        total = total or WeightedSum(torch.Size(array.shape))
+        if total.total.shape != array.shape:  # else torch would broadcast one to the other
             raise RunError(
-                f"the replies' {self._name!r} have the shapes {list(self._shape)} and {list(array.shape)}, "
-                f"the latter of clients {list(self._groups[index].clients)}; a mean needs equal ones"
+                f"the replies' {name!r} have the shapes {list(total.total.shape)} and {list(array.shape)}, "
+                f"the latter of clients {list(group.clients)}; a mean needs equal ones"
             )
-        # Into memory that torch allocated, as everything that is computed on.
-        tensor = torch.empty(array.shape, dtype=torch.float64)
-        tensor.numpy()[...] = array
-        return tensor
+        # Only to be copied from: torch would warn of memory that it may not write to.
+        total.add(torch.from_numpy(np.require(array, requirements="W")), 1.0)
+    assert total is not None
+    return total.total

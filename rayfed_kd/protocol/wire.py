@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from rayfed_kd.protocol.context_facts import DispatchFacts
 from rayfed_kd.protocol.messages import Array, Number
 
 Arrays = Mapping[str, Array]
@@ -127,25 +125,3 @@ class OutgoingReply:
     parts: Mapping[str, Array]
     metadata: Mapping[str, Number]
     notes: Mapping[str, float] = field(default_factory=dict)
-
-
-class ReplyFeature(Protocol):
-    """A feature of a recipe that changes clients' replies at their host, as privacy does."""
-
-    def outgoing(
-        self,
-        reply: OutgoingReply,
-        message: Mapping[str, Tensor],
-        facts: DispatchFacts,
-        notes: Mapping[str, float],
-    ) -> OutgoingReply:
-        """The reply as it is to leave.
-
-        Args:
-            reply: as the step made it, or the feature before this one.
-            message: the decoded parts that it answers.
-            facts: of the step; they name random streams.
-            notes: what the features' counterparts at the server tell with the call, by name.
-        Raises: RunError if the reply holds what the feature cannot take.
-        """
-        ...

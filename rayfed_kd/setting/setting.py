@@ -29,7 +29,6 @@ from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.declared import check_declared
-from rayfed_kd.protocol.wire import ReplyFeature
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.seeds import numpy_stream
@@ -226,7 +225,7 @@ class Setting:
             layouts.setdefault(layout.size, layout)
         return layouts
 
-    def reply_features(self, module_pool: ModulePool) -> list[ReplyFeature]:
+    def reply_features(self, module_pool: ModulePool) -> list[ClientPrivacy]:
         """What the recipe asks to be done to each reply before it is encoded, in order.
 
         Args:

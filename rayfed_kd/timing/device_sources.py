@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -61,13 +62,8 @@ def draw_devices(medians: Devices, seed: int, compute_sigma: float, bandwidth_si
     stream = numpy_stream(seed, "devices")
     # Three draws a client whatever the sigmas are: bandwidths stay when compute_sigma changes.
     factors = np.exp(stream.standard_normal((3, len(medians))) * sigma)
-    return Devices(
-        medians.seconds_per_sample * factors[0],
-        medians.up_mbit_s * factors[1],
-        medians.down_mbit_s * factors[2],
-        medians.latency_s,
-        medians.windows,
-    )
+    speeds = zip(SPEEDS, factors, strict=True)
+    return replace(medians, **{name: getattr(medians, name) * factor for name, factor in speeds})
 
 
 def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:

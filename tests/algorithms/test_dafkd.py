@@ -74,9 +74,8 @@ def constant(replies, logit=0.3):
     for reply in replies:
         head = torch.zeros_like(reply["discriminator"])
         head[-1] = logit
-        other = Reply.of(
-            {**{n: reply[n] for n in ("student", "generator")}, "discriminator": head}, reply.metadata
-        )
+        parts = {name: reply[name] for name in ("student", "generator")}
+        other = Reply(**parts, discriminator=head, **reply.metadata)
         other.client, other.handle = reply.client, reply.handle
         made.append(other)
     return Replies(made)

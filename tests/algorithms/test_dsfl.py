@@ -24,7 +24,7 @@ def told(rows):
     """Replies of clients 0, 1, ...: [K, N0, C]."""
     made = []
     for client, row in enumerate(rows):
-        one = Reply.of({"probabilities": torch.as_tensor(row, dtype=torch.float32)}, {})
+        one = Reply(probabilities=torch.as_tensor(row, dtype=torch.float32))
         one.client = client
         made.append(one)
     return Replies(made)

@@ -13,7 +13,7 @@ from simulated_runs import CLIENTS, Rows, assert_equal_end, scratch
 
 from rayfed_kd.cluster.ray_backend.engine import RayEngine
 from rayfed_kd.cluster.ray_backend.placement import Plan
-from rayfed_kd.cluster.server.assembly import run_recorded
+from rayfed_kd.cluster.server.assembly import AssembledRun
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.round_tables import RoundWriter
 from rayfed_kd.cluster.server.simulation import Simulation
@@ -207,7 +207,7 @@ class Start:
         self.simulation.writer = RoundWriter(self.rows, SimulatedWriter(self))
         start = checkpointer.latest(engine.publish, "cpu", lambda line: None)
         self.rows.go_back(0 if start is None else start.round)
-        return run_recorded(self.simulation, self.rows.close, start)["status"]
+        return AssembledRun(self.simulation, self.rows, start).run()["status"]
 
     @contextmanager
     def _simulated(self):

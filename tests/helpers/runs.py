@@ -110,6 +110,6 @@ def reply_of(client, samples=None, **parts):
     """A reply as the server has it; parts are arrays or values, float32."""
     arrays = {name: np.asarray(values, dtype=np.float32) for name, values in parts.items()}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    made = Reply.of(tensors, {} if samples is None else {"samples": samples})
+    made = Reply(**tensors, **({} if samples is None else {"samples": samples}))
     made.client, made.handle = client, Held(arrays)
     return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rayfed_kd.cluster.engine.calls import StepCall
 from rayfed_kd.cluster.ray_backend.dispatch.client_hosts import ClientHosts
@@ -26,6 +26,9 @@ class JobQueue:
         sizes: [K] training samples of each client.
         kinds: [K] each client's architecture; empty: all have the same.
         drop: called with jobs that nobody waits for any more when their turn comes.
+
+    Attributes:
+        jobs: those that wait, in order.
     """
 
     def __init__(
@@ -33,25 +36,18 @@ class JobQueue:
     ) -> None:
         self._hosts, self._sizes, self._kinds, self._drop = hosts, sizes, kinds, drop
         self._rates = dict[tuple[str, str], float]()  # step and architecture -> seconds per sample
-        self._jobs: list[Job] = []
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def __iter__(self) -> Iterator[Job]:
-        """The jobs in order."""
-        return iter(self._jobs)
+        self.jobs: list[Job] = []
 
     def add(self, job: Job) -> None:
         """Put a job at its place."""
-        bisect.insort(self._jobs, job, key=self._order)
+        bisect.insort(self.jobs, job, key=self._order)
 
     def pop_hopeless(self) -> list[tuple[Job, Exception]]:
         """Take out the jobs that no host can ever run, each with the reason."""
-        verdicts = [(job, self._hosts.hopeless(job)) for job in self._jobs] if self._hosts.gone else []
+        verdicts = [(job, self._hosts.hopeless(job)) for job in self.jobs] if self._hosts.gone else []
         ended = [(job, error) for job, error in verdicts if error is not None]
         for job, _ in ended:
-            self._jobs.remove(job)
+            self.jobs.remove(job)
         return ended
 
     def learn(self, call: StepCall, seconds: float) -> None:
@@ -60,7 +56,7 @@ class JobQueue:
         new = kind not in self._rates
         self._rates[kind] = seconds / max(self._sizes[call.facts.client], 1)
         if new:
-            self._jobs.sort(key=self._order)
+            self.jobs.sort(key=self._order)
 
     def expected_s(self, call: StepCall) -> float:
         """Expected seconds of a step; infinite if none of that name and architecture has ended yet."""
@@ -74,7 +70,7 @@ class JobQueue:
         """
         while (pick := self._startable()) is not None:
             place, host = pick
-            job = self._jobs.pop(place)
+            job = self.jobs.pop(place)
             if not job.done:
                 return host, [job, *self._short_steps(host, job)]
             self._drop(job)
@@ -93,8 +89,8 @@ class JobQueue:
         hosts = self._hosts
         # A second call spares a host the wait for its next one. With few jobs it would keep them from hosts
         # that become free earlier, as a call that was sent stays at its host.
-        depth = 2 if len(self._jobs) > len(hosts) else 1
-        for place, job in enumerate(self._jobs):
+        depth = 2 if len(self.jobs) > len(hosts) else 1
+        for place, job in enumerate(self.jobs):
             host = hosts.free(job, depth)
             if host is not None:
                 return place, host
@@ -111,9 +107,9 @@ class JobQueue:
         if hosts.pinned or first.step is None or first.lost:
             return []
         # A host takes at most half of its share of the queue, so that all hosts end at about the same time.
-        share = math.ceil(len(self._jobs) / (2 * len(hosts)))
+        share = math.ceil(len(self.jobs) / (2 * len(hosts)))
         chosen, work_s = list[Job](), self.expected_s(first.step)
-        for job in self._jobs:
+        for job in self.jobs:
             if work_s >= MOST_S or (len(chosen) >= share and work_s >= LEAST_S):
                 break
             if job.step is None or job.lost or job.done:
@@ -122,5 +118,5 @@ class JobQueue:
             chosen.append(job)
         if chosen:
             taken = {job.number for job in chosen}
-            self._jobs = [job for job in self._jobs if job.number not in taken]
+            self.jobs = [job for job in self.jobs if job.number not in taken]
         return chosen

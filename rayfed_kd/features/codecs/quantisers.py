@@ -156,8 +156,6 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Whole = np.ndarray[Any, np.dtype[np.uint32]]
 
 WHOLE_TYPES = {8: "<u1", 16: "<u2", 32: "<u4"}
-# Numbers at a time: their single bits take a byte each. A multiple of 8, so blocks end with a byte.
-BLOCK = 2**18
 
 
 def pack_bits(numbers: Whole, bits: int) -> Bytes:
@@ -168,21 +166,17 @@ def pack_bits(numbers: Whole, bits: int) -> Bytes:
     """
     if bits in WHOLE_TYPES:
         return np.asarray(numbers.astype(WHOLE_TYPES[bits]).view(np.uint8))
-    places = np.arange(bits, dtype=np.uint32)
-    blocks = [numbers[start : start + BLOCK, None] >> places & 1 for start in range(0, len(numbers), BLOCK)]
-    packed = [np.packbits(block.astype(np.uint8), bitorder="little") for block in blocks]
-    return np.concatenate(packed) if packed else np.empty(0, np.uint8)
+    places = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
+    singles = np.unpackbits(places, axis=1, count=bits, bitorder="little")
+    return np.packbits(singles, bitorder="little")
 
 
 def unpack_bits(packed: Bytes, count: int, bits: int) -> Whole:
     """The `count` numbers that `pack_bits` packed."""
     if bits in WHOLE_TYPES:
         return np.ascontiguousarray(packed).view(WHOLE_TYPES[bits]).astype(np.uint32)
-    numbers = np.zeros(count, np.uint32)
-    for start in range(0, count, BLOCK):
-        block = numbers[start : start + BLOCK]
-        chunk = packed[start * bits // 8 : -(-(start + len(block)) * bits // 8)]
-        singles = np.unpackbits(chunk, count=len(block) * bits, bitorder="little").reshape(-1, bits)
-        for place in range(bits):
-            block |= singles[:, place].astype(np.uint32) << place
+    singles = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(-1, bits)
+    whole = np.zeros((count, 4), np.uint8)
+    whole[:, : -(-bits // 8)] = np.packbits(singles, axis=1, bitorder="little")
+    numbers: Whole = whole.view("<u4").ravel()
     return numbers

@@ -96,7 +96,7 @@ class ClientPrivacy:
         facts: DispatchFacts,
         notes: Mapping[str, float],
     ) -> OutgoingReply:
-        """A reply, clipped and with its client's noise; see `ReplyFeature`.
+        """A reply, clipped and with its client's noise, as it is to leave.
 
         It tells the server `releases`, the Gaussian mechanisms that it takes part in: one for all its vectors
         together, and one for each part with rows. With `adaptive` it tells `within_clip` as well: 1 if its
@@ -104,6 +104,11 @@ class ClientPrivacy:
 
         The server tells it `clip`, S of this round; without it no vector is clipped.
 
+        Args:
+            reply: as the step made it.
+            message: the decoded parts that it answers.
+            facts: of the step; they name random streams.
+            notes: what the server tells with the call, by name.
         Raises: RunError if it holds what cannot be protected.
         """
         parts, clip, scope = reply.parts, notes.get("clip"), facts.scope

@@ -133,17 +133,13 @@ def test_ray_that_does_not_take_this_process_is_a_bad_address(fault, refusing):
         session.ready()
 
 
-@pytest.mark.parametrize(
-    ("mode", "hint"),
-    [("disabled", "wants RAY_AUTH_MODE=token and its token"), ("token", "is not the cluster's")],
-)
-def test_refused_driver_is_told_of_tokens(mode, hint, refusing, monkeypatch):
+def test_refused_driver_is_told_of_tokens(refusing):
     """Ray's own message for a token that is missing or another's is that it cannot connect."""
-    monkeypatch.setenv("RAY_AUTH_MODE", mode)
     refusing(ConnectionError("Failed to connect to Ray cluster"))
     with RaySession(load_recipe(THREE_CLIENTS), "far:6379") as session, pytest.raises(RecipeError) as caught:
         session.ready()
-    assert all(text in str(caught.value) for text in (hint, "RAY_AUTH_TOKEN_PATH"))
+    told = str(caught.value)
+    assert "Failed to connect" in told and "wants RAY_AUTH_MODE=token and its own token" in told
 
 
 @pytest.mark.parametrize(("given", "asked"), [(None, "far:6379"), ("near:6379", "near:6379")])

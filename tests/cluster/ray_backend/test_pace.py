@@ -68,9 +68,9 @@ def test_waiting_steps_are_put_in_order_again_as_soon_as_an_architecture_is_know
     waiting, hosts = queue(kinds=KINDS)
     for number, client in enumerate([3, 0, 2, 1]):
         waiting.add(job(number, client))
-    assert [one.client for one in waiting] == [2, 1, 0, 3]
+    assert [one.client for one in waiting.jobs] == [2, 1, 0, 3]
     waiting.learn(step(2), 3.0)
-    assert [one.client for one in waiting] == [3, 2, 1, 0]  # what is not known may be the longest
+    assert [one.client for one in waiting.jobs] == [3, 2, 1, 0]  # what is not known may be the longest
     waiting.learn(step(3), 1.5)
     assert started(waiting, hosts) == [2, 1, 3, 0]
 
@@ -92,4 +92,4 @@ def test_what_nobody_waits_for_is_dropped():
     waiting.add(given_up)
     waiting.add(job(2, 0))
     _, jobs = waiting.next()
-    assert (dropped, jobs[0].client, len(waiting)) == ([given_up], 0, 0)
+    assert (dropped, jobs[0].client, len(waiting.jobs)) == ([given_up], 0, 0)

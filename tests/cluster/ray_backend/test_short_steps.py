@@ -19,7 +19,6 @@ from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 from rayfed_kd.cluster.ray_backend.dispatch.job_queue import MOST_S
 from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.engine import RayEngine
-from rayfed_kd.cluster.ray_backend.handles import Enclosed
 from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.simulation import Simulation
@@ -259,9 +258,9 @@ def test_small_message_is_a_copy_that_travels_with_calls(setting, engine):
     vector = np.arange(3, dtype=np.float32)
     one, other = made.publish({"student": vector}), made.publish({"student": vector})
     vector[0] = 9.0
-    assert isinstance(one, Enclosed)
+    assert isinstance(one, Held)
     assert one.resolve()["student"].tolist() == [0.0, 1.0, 2.0]
-    assert one == Enclosed(one.name, {})
+    assert one == Held({}, one.name)
     assert one != other  # a host keeps the tensors of the message that it knows by name
 
 

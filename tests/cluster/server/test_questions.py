@@ -15,7 +15,7 @@ from rayfed_kd.cluster.engine.calls import Held, StepFacts, StepResult
 from rayfed_kd.cluster.server.client_records import ClientRecord, Records
 from rayfed_kd.cluster.server.cohort import EngineCohort
 from rayfed_kd.cluster.server.event_queue import EventQueue
-from rayfed_kd.cluster.server.run_state import RunState, one_by_one
+from rayfed_kd.cluster.server.run_state import RunState
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.errors import RunError
 from rayfed_kd.features.codecs.chain import Chain, Stage
@@ -76,17 +76,18 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None, down=
     recipe = SimpleNamespace(faults=faults, partition=SimpleNamespace(clients=5))
     method = Asking()
     run = RunState(
-        setting=SimpleNamespace(method=method, recipe=recipe),
+        setting=SimpleNamespace(
+            method=method,
+            recipe=recipe,
+            schedule=Both(None, ScheduleFacts(clients=5, cohort=2, seed=1)),
+            wires={"down": wire(method, down, "ids"), "up": wire(method, codec)},
+        ),
         engine=engine,
-        schedule=Both(None, ScheduleFacts(clients=5, cohort=2, seed=1)),
         rule=UpdateRule(),
         queue=EventQueue(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
         counters=Counters(),
-        down=wire(method, down, "ids"),
-        up=wire(method, codec),
         features=(),
-        jobs=one_by_one,
     )
     engine.run = run
     cohort = EngineCohort(2, run)

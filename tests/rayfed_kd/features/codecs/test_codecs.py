@@ -7,7 +7,6 @@ from rayfed_kd.features.codecs.chain import Chain, Stage
 from rayfed_kd.features.codecs.low_rank import PowerSgd, Svd
 from rayfed_kd.features.codecs.plain import Cast, Difference, Zstd
 from rayfed_kd.features.codecs.quantisers import (
-    BLOCK,
     Qsgd,
     Sign,
     Uniform,
@@ -99,7 +98,7 @@ def test_what_is_no_float32_is_refused(name):
 
 @pytest.mark.parametrize("bits", range(1, 33))
 def test_bits_are_packed_without_a_gap(bits):
-    count = BLOCK + 5 if bits == 3 else 21
+    count = 2**18 + 5 if bits == 3 else 21
     values = np.random.default_rng(bits).integers(0, 2**bits, count, dtype=np.uint32)
     packed = pack_bits(values, bits)
     assert packed.nbytes == -(-count * bits // 8)
