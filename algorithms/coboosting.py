@@ -70,14 +70,12 @@ class Options(SynthesisOptions):
     temperature: float = Field(4.0, gt=0, description="T of the student's loss, which is times T^2")
 
 
-class CoBoosting(OneShot):
+class CoBoosting(OneShot, plain_training=True):
     """Data and ensemble co-boosting."""
 
     options: Options
     summary = "one exchange: DENSE with harder images and an ensemble whose weights learn"
     paper = "Dai et al. 2024, arXiv 2402.15070"
-    group_training = "all local training"
-    label_options = True
 
     def distil(self, student: FlatModule, teachers: Teachers, ctx: ServerContext) -> ImagePool:
         """Epochs of a new generator, of the weights, and of the student."""

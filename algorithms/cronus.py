@@ -57,14 +57,12 @@ class ClientState:
     started: bool
 
 
-class Cronus(OwnModels, Method[None, ClientState]):
+class Cronus(OwnModels, Method[None, ClientState], plain_training=True):
     """Robust knowledge transfer between black boxes."""
 
     options: Options
     summary = "clients of any architecture learn from a robust mean of their predictions on a public set"
     paper = "Chang et al. 2019, arXiv 1912.11279"
-    group_training = "all local training"
-    label_options = True
     down = {"labels": "logits"}
     up = {"probabilities": "logits"}
     server_keeps = "nothing"

@@ -40,14 +40,12 @@ class Options(SynthesisOptions):
     temperature: float = Field(20.0, gt=0, description="T of the student's loss, which is times T^2")
 
 
-class DENSE(OneShot):
+class DENSE(OneShot, plain_training=True):
     """Data-free one-shot federated learning."""
 
     options: Options
     summary = "one exchange: the server distils clients' models of any architectures on images made from them"
     paper = "Zhang et al. 2022, arXiv 2112.12371"
-    group_training = "all local training"
-    label_options = True
 
     def distil(self, student: FlatModule, teachers: Teachers, ctx: ServerContext) -> ImagePool:
         """Epochs of a new generator, whose images join the pool, and of a pass of the student over it."""

@@ -64,14 +64,12 @@ class ServerState:
     experts: Tensor
 
 
-class DKDR(SharedModel[ServerState, None]):
+class DKDR(SharedModel[ServerState, None], plain_training=True):
     """Dynamic distillation from groups of clients."""
 
     options: Options
     summary = "local distillation from the means of groups of clients, in both directions of KL"
     paper = "DKDR, NeurIPS 2025"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model, the means of the last round's groups"
     down = {"student": "weights", "experts": "weights"}
     up = {"student": "weights"}

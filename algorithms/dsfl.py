@@ -53,14 +53,12 @@ class Options(PublicOptions):
     server_epochs: int = Field(1, ge=0, description="the server's; 0: it has no model")
 
 
-class DSFL(OwnModels, Method[Tensor, Tensor]):
+class DSFL(OwnModels, Method[Tensor, Tensor], plain_training=True):
     """Distillation-based semi-supervised federated learning: server and clients keep a model each, [P_k]."""
 
     options: Options
     summary = "clients and server learn from the sharpened mean of predictions on a public set"
     paper = "Itahara et al. 2020, arXiv 2008.06180"
-    group_training = "all local training"
-    label_options = True
     down = {"labels": "logits"}
     up = {"probabilities": Averaged("logits")}
     server_keeps = "its model"

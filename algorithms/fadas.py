@@ -56,14 +56,12 @@ class ServerState:
     updates: int = 0
 
 
-class FADAS(Averages, SharedModel[ServerState, None]):
+class FADAS(Averages, SharedModel[ServerState, None], plain_training=True):
     """Adaptive asynchronous federated optimisation."""
 
     options: Options
     summary = "the server takes AMSGrad steps on the mean change, shorter ones where a change comes late"
     paper = "Wang et al. 2024, arXiv 2407.18365"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model and its moments"
 
     def init_server(self, ctx: ServerContext) -> ServerState:

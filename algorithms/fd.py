@@ -36,7 +36,7 @@ from rayfed_kd.protocol import (
     ServerContext,
     Unaligned,
 )
-from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, mean_rows, spread
+from rayfed_kd.toolbox.by_class.means import PerClass, class_means, mean_rows, spread
 from rayfed_kd.toolbox.local_training import (
     Loss,
     Models,
@@ -122,14 +122,13 @@ class FD(OwnModels, Method[ServerState, Tensor]):
 
     def _trained(self, student: FlatModule, extras: Tensors, ctx: ClientContext) -> PerClass:
         """Train, and average by label what the model says of the samples as it sees them."""
-        seen, optimizer = ClassMeans(ctx.classes), Optimizer(ctx.local.optimizer, student)
-
+        seen, optimizer = list[tuple[Tensor, Tensor]](), Optimizer(ctx.local.optimizer, student)
         all_extras = {**extras, **label_options(ctx)}
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             step = self.loss({"student": student}, {"images": images, "labels": labels}, all_extras)
             ctx.log(**step.logged)
-            seen.add(step.handed_on["outputs"], labels)
+            seen.append((step.handed_on["outputs"], labels))
             return step.value
 
         *earlier, last = range(ctx.passes)
@@ -137,7 +136,7 @@ class FD(OwnModels, Method[ServerState, Tensor]):
         if self.options.means == "last_epoch":
             seen.clear()
         train_local_epochs(student, loss, ctx, [last], optimizer)
-        return seen.result()
+        return class_means(seen, ctx.classes)
 
 
 def means_of_others(

@@ -49,14 +49,12 @@ class ServerState:
     oca: Tensor | None
 
 
-class FedAvg(SharedModel[ServerState, None]):
+class FedAvg(SharedModel[ServerState, None], plain_training=True):
     """Federated averaging; what goes down and what clients do is in `SharedModel`."""
 
     options: Options
     summary = "sample-weighted average of locally trained models"
     paper = "McMahan et al. 2017, arXiv 1602.05629"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model; with track_oca all clients' latest"
     evaluates = ("global", "oca")
 

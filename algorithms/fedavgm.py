@@ -49,14 +49,12 @@ class ServerState:
     velocity: Tensor
 
 
-class FedAvgM(Averages, SharedModel[ServerState, None]):
+class FedAvgM(Averages, SharedModel[ServerState, None], plain_training=True):
     """Federated averaging with server momentum."""
 
     options: Options
     summary = "federated averaging with momentum at the server: plain, Nesterov's or damped"
     paper = "Hsu et al. 2019, arXiv 1909.06335"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model and its velocity"
 
     def init_server(self, ctx: ServerContext) -> ServerState:

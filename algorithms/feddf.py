@@ -90,14 +90,12 @@ class Options(AveragingOptions):
         return 1.0 if self.schedule == "constant" else (1 + math.cos(math.pi * step / steps)) / 2
 
 
-class FedDF(Averaging[None]):
+class FedDF(Averaging[None], plain_training=True):
     """Ensemble distillation for model fusion."""
 
     options: Options
     summary = "the server distils the ensemble of its clients' models into their average"
     paper = "Lin et al. 2020, arXiv 2006.07242"
-    group_training = "all local training"
-    label_options = True
     up = {"student": "weights"}
 
     @property

@@ -53,14 +53,12 @@ class ServerState:
     discrepancies: Mapping[int, float]
 
 
-class FedDisco(TellingOnce[ServerState]):
+class FedDisco(TellingOnce[ServerState], plain_training=True):
     """Discrepancy-aware collaboration."""
 
     options: Options
     summary = "an average that also weighs how far a client's classes are from uniform"
     paper = "Ye et al. 2023, arXiv 2305.19229"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model, everybody's discrepancy"
     client_keeps = "whether its discrepancy was sent"
     up = {"student": "weights", "discrepancy": "scalars"}

@@ -81,14 +81,12 @@ class Options(GEMOptions):
     ensemble_distillation: bool = Field(True, description="S3: weighted logits of clients that are right")
 
 
-class FedGEM(OwnModels, Method[ServerState, ClientState]):
+class FedGEM(OwnModels, Method[ServerState, ClientState], plain_training=True):
     """A larger server model on top of FedMD's exchange."""
 
     options: GEMOptions
     summary = "a larger server model learns from the mean of its clients' logits and teaches them"
     paper = "Cheng et al. 2021, arXiv 2110.11027"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "its model and optimiser, who has started"
     client_keeps = "its model and optimiser"
     down = {"knowledge": "logits"}
@@ -182,13 +180,11 @@ class FedGEM(OwnModels, Method[ServerState, ClientState]):
         return {"server": Evaluated(server.model, "server"), "personal": PERSONAL}
 
 
-class FedGEMS(FedGEM):
+class FedGEMS(FedGEM, plain_training=True):
     """FedGEM with selective knowledge fusion: clients are asked about few samples."""
 
     options: Options
     summary = "a larger server model that asks its clients only about samples that it never got right"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "its model and optimiser, the pool of logits, who has started"
     down = {"knowledge": "logits", "ids": "ids"}
 

@@ -96,14 +96,12 @@ class ServerState:
     version: int = 0
 
 
-class FedGen(SharedModel[ServerState, None]):
+class FedGen(SharedModel[ServerState, None], plain_training=True):
     """Data-free distillation through a generator of features."""
 
     options: Options
     summary = "a server-trained generator of features regularises local training"
     paper = "Zhu, Hong, Zhou 2021, arXiv 2105.10056"
-    group_training = "all local training"
-    label_options = True
     whole_epochs = True
     server_keeps = "the global model, the generator and its Adam"
     down = {"student": "weights", "generator": "generator"}

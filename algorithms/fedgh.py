@@ -58,14 +58,12 @@ class Options(MethodOptions):
     server_optimizer: OptimizerRecipe | None = Field(None, description="null: as local.optimizer")
 
 
-class FedGH(OwnModels, OneExchange[Tensor, Tensor]):
+class FedGH(OwnModels, OneExchange[Tensor, Tensor], plain_training=True):
     """A generalised global head: the server's state is the head, a client's its whole model."""
 
     options: Options
     summary = "a head that the server trains on clients' mean features, on bodies of any architecture"
     paper = "Yi et al. 2023, arXiv 2303.13137"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the head"
     down = {"head": "weights"}
     up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}

@@ -66,14 +66,12 @@ class ServerState:
     version: int = 0
 
 
-class FedGKD(Averages, OneExchange[ServerState, None]):
+class FedGKD(Averages, OneExchange[ServerState, None], plain_training=True):
     """Global knowledge distillation."""
 
     options: Options
     summary = "local distillation from the mean of the last global models"
     paper = "Yao et al. 2021, arXiv 2107.00051"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the last global models (buffer) and their mean"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights"}

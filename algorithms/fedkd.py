@@ -74,14 +74,12 @@ class ClientState:
     map: Tensor
 
 
-class FedKD(Method[Replicated, ClientState]):
+class FedKD(Method[Replicated, ClientState], plain_training=True):
     """Adaptive mutual distillation with a low-rank exchange; the server's state is the mentee."""
 
     options: Options
     summary = "a private mentor and a shared mentee, whose updates travel as factors of low rank"
     paper = "Wu et al. 2022, arXiv 2108.13323"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the mentee, its last update, which version of it each client has"
     client_keeps = "its mentor, the mentee, the map between their features"
     down = {"whole": Exact("weights"), "mean": Exact("weights"), "mean_ranks": "counts"}

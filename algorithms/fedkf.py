@@ -118,14 +118,12 @@ class ServerState:
     initial: Tensor
 
 
-class FedKF(OneExchange[ServerState, GeneratorState]):
+class FedKF(OneExchange[ServerState, GeneratorState], plain_training=True):
     """Knowledge fusion: the paper's T1 (OCA) and T2 (local distillation on generated samples)."""
 
     options: Options
     summary = "data-free distillation at the clients from the average of all clients"
     paper = "Zhou et al. 2023, arXiv 2207.11447"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "ACA, OCA, all clients' latest models"
     client_keeps = "its generator and the generator's Adam"
     down = {"student": "weights", "teacher": "weights"}

@@ -75,14 +75,12 @@ class Options(MethodOptions):
         return min(self.quiz_batches * local.batch_size, samples // 2)
 
 
-class FedL2G(OwnModels, OneExchange[Tensor, Tensor]):
+class FedL2G(OwnModels, OneExchange[Tensor, Tensor], plain_training=True):
     """Learning to guide: the server's state are the guiding vectors, [C, d], a client's is its model."""
 
     options: Options
     summary = "clients of any architecture are guided by a vector of each class, which the server learns"
     paper = "Zhang et al. 2024, arXiv 2410.06490"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the guiding vectors"
     down = {"guides": "prototypes"}
     up = {"gradients": Unaligned("prototypes"), "classes": "labels"}

@@ -119,14 +119,12 @@ class ClientState:
     private: Moments
 
 
-class FedMD(OwnModels, Method[ServerState, ClientState]):
+class FedMD(OwnModels, Method[ServerState, ClientState], plain_training=True):
     """Federated learning via model distillation."""
 
     options: Options
     summary = "clients of any architecture learn public labels, then the mean of their logits on public data"
     paper = "Li and Wang 2019, arXiv 1910.03581"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "who was pre-trained"
     client_keeps = "its model, two optimisers"
     down = {"consensus": "logits"}

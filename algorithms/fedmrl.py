@@ -66,14 +66,12 @@ class ClientState:
     projector: Tensor
 
 
-class FedMRL(SharedSmall[ClientState]):
+class FedMRL(SharedSmall[ClientState], plain_training=True):
     """Matryoshka representation learning; the server's state is the small model."""
 
     options: Options
     summary = "a shared small model and a client's own, of any architecture, train on one representation"
     paper = "Yi et al. 2024, arXiv 2406.00488"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the small model"
     client_keeps = "its own model, its projector, the small model as it left it"
     small = SMALL

@@ -36,14 +36,12 @@ class Options(AveragingOptions):
     )
 
 
-class FedNTD(Averaging[None]):
+class FedNTD(Averaging[None], plain_training=True):
     """Not-true distillation from the received model."""
 
     options: Options
     summary = "local distillation from the received model, over the classes that a sample is not of"
     paper = "Lee et al. 2022, arXiv 2106.03097"
-    group_training = "all local training"
-    label_options = True
 
     def check(self, ctx: ServerContext) -> None:
         """Raise RecipeError for two classes: without its own a sample has one, which softmax makes 1."""

@@ -18,21 +18,17 @@ from rayfed_kd.toolbox.layers import DroppingOptions
 from rayfed_kd.toolbox.own_models import DroppedLayers, PersonalLayers, PersonalOptions
 
 
-class FedPer(PersonalLayers):
+class FedPer(PersonalLayers, plain_training=True):
     """A fixed border."""
 
     options: PersonalOptions
     summary = "sample-weighted average of the first layers; the last ones are each client's own"
     paper = "Arivazhagan et al. 2019, arXiv 1912.00818"
-    group_training = "all local training"
-    label_options = True
 
 
-class FedPerPlus(DroppedLayers):
+class FedPerPlus(DroppedLayers, plain_training=True):
     """A border that falls, client by client."""
 
     options: DroppingOptions
     summary = "FedPer whose clients drop shared layers, the deepest first, as they take part"
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
-    group_training = "all local training"
-    label_options = True

@@ -55,14 +55,12 @@ class ServerState:
     num_classes: int
 
 
-class FedProto(PrototypeClients[ServerState]):
+class FedProto(PrototypeClients[ServerState], plain_training=True):
     """Federated prototype learning."""
 
     options: Options
     summary = "clients of any architecture exchange mean features of their classes, and are drawn to them"
     paper = "Tan et al. 2022, arXiv 2105.00243"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "all clients' latest prototypes, and their means"
 
     def init_server(self, ctx: ServerContext) -> ServerState:

@@ -27,14 +27,12 @@ class Options(AveragingOptions):
     mu: float = Field(0.01, ge=0, description="weight of the proximal term")
 
 
-class FedProx(Averaging[None]):
+class FedProx(Averaging[None], plain_training=True):
     """FedAvg with a proximal term."""
 
     options: Options
     summary = "local training with a proximal term to the received model"
     paper = "Li et al. 2020, arXiv 1812.06127"
-    group_training = "all local training"
-    label_options = True
 
     def client_update(self, client: None, message: Message, ctx: ClientContext) -> tuple[None, Reply]:
         """Train w from w^t for E epochs, with w^t as the proximal term's centre; send w_k and n_k."""

@@ -67,25 +67,21 @@ class Options(PersonalOptions, TurnOptions):
     """FedRep's options."""
 
 
-class FedRep(TrainedInTurn, PersonalLayers):
+class FedRep(TrainedInTurn, PersonalLayers, plain_training=True):
     """A fixed border."""
 
     options: Options
     summary = "a shared representation, trained after the client's own head, one fixed while the other learns"
     paper = "Collins et al. 2021, arXiv 2102.07078"
-    group_training = "all local training"
-    label_options = True
 
 
 class PlusOptions(DroppingOptions, TurnOptions):
     """FedRep+'s options."""
 
 
-class FedRepPlus(TrainedInTurn, DroppedLayers):
+class FedRepPlus(TrainedInTurn, DroppedLayers, plain_training=True):
     """A border that falls, client by client; while all layers are shared, all epochs are phi's."""
 
     options: PlusOptions
     summary = "FedRep whose clients drop shared layers, the deepest first, as they take part"
     paper = "Atapour et al. 2024, arXiv 2402.10846, section IV-A"
-    group_training = "all local training"
-    label_options = True

@@ -94,14 +94,12 @@ class State:
         return proxies.mul(2**24).round().to(ctx.device)
 
 
-class FedRevive(Telling[State, None]):
+class FedRevive(Telling[State, None], plain_training=True):
     """Late changes revived by data-free distillation."""
 
     options: Options
     summary = "late changes are blended with one distilled from the latest models on synthesised images"
     paper = "Askin et al. 2025, arXiv 2511.00655"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model, the latest models; for a pool clients' classes, a generator, its images"
 
     @property

@@ -67,14 +67,12 @@ class Options(MethodOptions):
     schedule: Literal["cosine", "constant"] = Field("cosine", description="of its rate, by epochs")
 
 
-class FedSD2C(OneShot):
+class FedSD2C(OneShot, plain_training=True):
     """Distiller-distillate communication, with core sets as distillates."""
 
     options: Options
     summary = "one exchange: clients send models and core sets of their images, on which the server distils"
     paper = "Zhang et al. 2024, arXiv 2412.05186"
-    group_training = "all local training"
-    label_options = True
     generates = "crops of images"
     server_keeps = "the student, some images of core sets to look at"
     up = {"trained": Unaligned("weights"), "images": Unaligned("images"), "labels": Unaligned("labels")}

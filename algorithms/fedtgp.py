@@ -62,14 +62,12 @@ class ServerState:
     num_classes: int
 
 
-class FedTGP(PrototypeClients[ServerState]):
+class FedTGP(PrototypeClients[ServerState], plain_training=True):
     """Trainable global prototypes."""
 
     options: Options
     summary = "FedProto whose server trains the prototypes with a margin between classes"
     paper = "Zhang et al. 2024, arXiv 2401.03230"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the prototypes, and the vectors and layers that make them"
     up = {"prototypes": Unaligned("prototypes"), "classes": "labels"}
 

@@ -41,14 +41,12 @@ class Options(SharedSmallOptions):
     beta: float = Field(0.5, ge=0, le=1, description="share of the labels in the meme's loss")
 
 
-class FML(OwnModels, SharedSmall[Tensor]):
+class FML(OwnModels, SharedSmall[Tensor], plain_training=True):
     """Federated mutual learning: the server's state is the meme, a client's its private model."""
 
     options: Options
     summary = "a private model of any architecture and a shared one distil from one another"
     paper = "Shen et al. 2020, arXiv 2006.16765"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the meme"
     client_keeps = "its private model"
     small = MEME

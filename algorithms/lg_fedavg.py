@@ -45,14 +45,12 @@ class Options(MethodOptions):
     weighting: Weighting = Field("samples", description="a client's weight in the mean")
 
 
-class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor]):
+class LGFedAvg(OwnModels, OneExchange[Tensor, Tensor], plain_training=True):
     """Local representations, a global head."""
 
     options: Options
     summary = "the last layers averaged, over a representation that is each client's own"
     paper = "Liang et al. 2020, arXiv 2001.01523"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the shared last layers"
     down = {"head": "weights"}
     heterogeneous = True

@@ -38,14 +38,12 @@ class Options(AveragingOptions):
     buffer: int = Field(1, ge=1, description="how many of its last models a client is pushed away from")
 
 
-class MOON(Averaging[tuple[Tensor, ...]]):
+class MOON(Averaging[tuple[Tensor, ...]], plain_training=True):
     """Model-contrastive federated learning. A client's state are its last local models, the latest first."""
 
     options: Options
     summary = "contrastive term between features of the local, the received and the client's last model"
     paper = "Li, He, Song 2021, arXiv 2103.16257"
-    group_training = "all local training"
-    label_options = True
     client_keeps = "its last local models (buffer)"
 
     def check(self, ctx: ServerContext) -> None:

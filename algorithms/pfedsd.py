@@ -44,14 +44,12 @@ class Options(MethodOptions):
     tau: float = Field(1.0, gt=0, description="temperature; the term is times tau^2")
 
 
-class PFedSD(OneExchange[Tensor, Tensor | None]):
+class PFedSD(OneExchange[Tensor, Tensor | None], plain_training=True):
     """The server's state is w, a client's its last local model; None before the first."""
 
     options: Options
     summary = "FedAvg with distillation from the client's own last model, which is its personal one"
     paper = "Jin et al. 2022, IEEE TPDS 34(2)"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model"
     client_keeps = "its last local model"
     down = {"student": "weights"}

@@ -14,13 +14,11 @@ from rayfed_kd.toolbox.local_training import train_on_labels
 from rayfed_kd.toolbox.own_models import OwnModels
 
 
-class StandAlone(OwnModels, OneExchange[None, Tensor]):
+class StandAlone(OwnModels, OneExchange[None, Tensor], plain_training=True):
     """No exchange at all."""
 
     summary = "every client trains its own model alone; nothing travels"
     paper = "Cheng et al. 2021, arXiv 2110.11027 (Stand-Alone)"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "nothing"
     heterogeneous = True
 

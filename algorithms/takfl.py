@@ -87,14 +87,12 @@ class ServerState:
     models: Mapping[str, Tensor]
 
 
-class TAKFL(Method[ServerState, None]):
+class TAKFL(Method[ServerState, None], plain_training=True):
     """Task arithmetic knowledge integration."""
 
     options: Options
     summary = "ensembles of clients of each architecture teach each server model apart; task vectors add up"
     paper = "Morafah et al. 2024, NeurIPS (TAKFL)"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "a model of each architecture"
     client_keeps = "nothing"
     down = {"student": "weights"}

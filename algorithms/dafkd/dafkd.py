@@ -95,14 +95,12 @@ class ClientState:
     model: Tensor
 
 
-class DaFKD(SharedModel[ServerState, ClientState]):
+class DaFKD(SharedModel[ServerState, ClientState], plain_training=True):
     """Domain-aware federated distillation."""
 
     options: Options
     summary = "server-side distillation from an ensemble weighed per sample by domain discriminators"
     paper = "Wang et al. 2023, CVPR"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the global model, the generator"
     client_keeps = "its discriminator"
     down = {"student": "weights", "generator": "generator"}

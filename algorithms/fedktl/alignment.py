@@ -25,7 +25,7 @@ from rayfed_kd.protocol import (
     RecipeError,
     ServerContext,
 )
-from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, spread
+from rayfed_kd.toolbox.by_class.means import PerClass, class_means, spread
 from rayfed_kd.toolbox.generation import GeneratorOptions, generate, noise
 from rayfed_kd.toolbox.optimizers import FreeTensor, Optimizer, minimise
 
@@ -61,7 +61,7 @@ def aligned(
         options: passes, batches, rates.
         ctx: w is normal, from its stream "latents"; it logs `mmd` and `latent_mse`.
     """
-    start = _class_means(transformer, sent, labels, ctx)
+    start = class_means([(transformer.predict(sent), labels)], ctx.classes)
     centres = FreeTensor(spread(start.classes, start.values, ctx.classes)[0])
     optimizers = [Optimizer(options.server_optimizer, trained) for trained in (transformer, centres)]
     stream = ctx.stream("latents")
@@ -76,7 +76,7 @@ def aligned(
             error = F.mse_loss(latents, centres.value[labels[batch]])
             ctx.log(mmd=apart, latent_mse=error)
             minimise(apart + options.lambda_mse * error, *optimizers)
-    return _class_means(transformer, sent, labels, ctx)
+    return class_means([(transformer.predict(sent), labels)], ctx.classes)
 
 
 def discrepancy(first: Tensor, second: Tensor) -> Tensor:
@@ -91,12 +91,6 @@ def discrepancy(first: Tensor, second: Tensor) -> Tensor:
         return torch.stack([torch.exp(-squares / (2 * width)) for width in BANDWIDTHS]).sum(0).mean()
 
     return kernel(first, first) + kernel(second, second) - 2 * kernel(first, second)
-
-
-def _class_means(transformer: FlatModule, sent: Tensor, labels: Tensor, ctx: ServerContext) -> PerClass:
-    means = ClassMeans(ctx.classes)
-    means.add(transformer.predict(sent), labels)
-    return means.result()
 
 
 class LatentGenerator(GeneratorOptions):

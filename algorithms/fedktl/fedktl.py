@@ -79,14 +79,12 @@ class ServerState:
     pairs: Mapping[str, Tensor]
 
 
-class FedKTL(OwnModels, OneExchange[ServerState, Tensor]):
+class FedKTL(OwnModels, OneExchange[ServerState, Tensor], plain_training=True):
     """Knowledge transfer from a server's generator; a client's state is its model."""
 
     options: Options
     summary = "clients of any architecture learn an image and a latent of each class of a server's generator"
     paper = "Zhang et al. 2024, arXiv 2403.15760"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "the generator, the transformer, the last images and latents"
     down = {"images": "images", "latents": "features"}
     up = {"outputs": Unaligned("prototypes"), "classes": "labels"}

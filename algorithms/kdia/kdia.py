@@ -143,19 +143,17 @@ class LocalLoss:
             with torch.no_grad():
                 scale = PixelScale.of(extras)
                 maps = generate(models["generator"], batch["noise"], batch["wanted"], scale)
-            logged["gen"] = cross_entropy(student.from_(self.stage, maps), batch["wanted"])  # eq. 12
+            logged["gen"] = cross_entropy(student.between(self.stage, None, maps), batch["wanted"])  # eq. 12
             loss = loss + options.lambda_gen * logged["gen"]
         return Loss(loss, logged)
 
 
-class KDIA(OneExchange[ServerState, None]):
+class KDIA(OneExchange[ServerState, None], plain_training=True):
     """Knowledge distillation with inequitable aggregation."""
 
     options: Options
     summary = "distillation from a frequency-weighted teacher of all clients, and a generator of features"
     paper = "Ma et al. 2025, inequitable aggregation (KDIA)"
-    group_training = "all local training"
-    label_options = True
     server_keeps = "student, teacher, generator, all clients' latest models and participations"
     client_keeps = "nothing"
     down = {"student": "weights", "teacher": "weights", "generator": "generator"}

@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock
 
 from rayfed_kd.data.cache_keys import contents, entry_key
-from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, of_each_class
+from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, of_each_class, of_rows
 from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, kind_of, shortened, shown
 from rayfed_kd.files import atomic_write, folder_written_aside, make_folder, remove_unfinished
@@ -212,13 +212,8 @@ def _reduced(raw: RawDataset, fraction: float) -> RawDataset:
         return raw
     # Drawn from a stream of its own: the same samples for every seed of a run.
     chosen = of_each_class(raw.train.labels, fraction, numpy_stream(0, "data fraction"), least=1)
-    return replace(
-        raw,
-        train=Split(raw.train.images[chosen], raw.train.labels[chosen]),
-        writers=None if raw.writers is None else raw.writers[chosen],
-        columns={name: values[chosen] for name, values in raw.columns.items()},
-        held_out=None if raw.held_out is None else raw.held_out[chosen],
-    )
+    train = Split(raw.train.images[chosen], raw.train.labels[chosen])
+    return replace(of_rows(raw, chosen), train=train)
 
 
 def _absent(raw: RawDataset) -> Iterator[str]:

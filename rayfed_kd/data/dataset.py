@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import psutil
@@ -107,6 +107,21 @@ class Dataset(RawDataset):
     def shape(self) -> Shape:
         """Shape of one sample: (channels, height, width) of images; a `TextShape` of texts."""
         return tuple(self.train.images.shape[1:]) if self.sample is None else self.sample
+
+
+OfRows = TypeVar("OfRows")
+
+
+def of_rows(whole: OfRows, chosen: Array) -> OfRows:
+    """The same of some samples: the arrays that have a row for each, and its columns.
+
+    Args:
+        whole: a dataclass with such arrays, and `columns` of them.
+        chosen: [m] indices.
+    """
+    arrays = {name: value[chosen] for name, value in vars(whole).items() if isinstance(value, np.ndarray)}
+    columns = {name: values[chosen] for name, values in vars(whole)["columns"].items()}
+    return replace(cast(Any, whole), **arrays, columns=columns)
 
 
 def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -49,13 +49,6 @@ class Partition:
     test: ClientParts
     origin: Mapping[str, Any]
     public: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    @classmethod
-    def of(
-        cls, train: Sequence[Array], test: Sequence[Array], origin: Mapping[str, Any] | None = None
-    ) -> Partition:
-        """A partition from an array per client, each; without a public set."""
-        return cls(ClientParts.of(train), ClientParts.of(test), origin or {})
 
     @property
     def sizes(self) -> Array:

@@ -45,16 +45,6 @@ class Pool:
     columns: Mapping[str, Array] = field(default_factory=dict)
     held_out: Array | None = None
 
-    def of(self, chosen: Array) -> Pool:
-        """The pool of some of the samples, [m] indices."""
-        return Pool(
-            self.labels[chosen],
-            self.classes,
-            None if self.writers is None else self.writers[chosen],
-            {name: values[chosen] for name, values in self.columns.items()},
-            None if self.held_out is None else self.held_out[chosen],
-        )
-
 
 def proportions(alpha: float, size: tuple[int, int], stream: np.random.Generator) -> Array:
     """Draw rows ~ Dir(alpha, ..., alpha), for any alpha > 0.

@@ -6,7 +6,6 @@ from rayfed_kd.files.folders import new_folder as new_folder
 from rayfed_kd.files.folders import no_folder as no_folder
 from rayfed_kd.files.folders import path_fault as path_fault
 from rayfed_kd.files.folders import plain_folder as plain_folder
-from rayfed_kd.files.folders import unwritable_folder as unwritable_folder
 from rayfed_kd.files.folders import writing as writing
 from rayfed_kd.files.whole import LOCK as LOCK
 from rayfed_kd.files.whole import UNFINISHED_PREFIX as UNFINISHED_PREFIX

@@ -36,18 +36,14 @@ def locked_folder(folder: Path, option: str, doing: str, wait_s: float = 0) -> I
             of the project, which Ray removes when the job ends.
     """
     _refuse_rays_copy(folder, option)
-    try:
+    with writing(folder, option):
         make_folder(folder)
-        lock = FileLock(folder / LOCK)
-        lock.acquire(timeout=wait_s)
-    except Timeout:
-        raise RecipeError(f"{option}: another process is {doing} in {folder}") from None
-    except OSError as error:
-        raise unwritable_folder(folder, option, error) from None
-    try:
+        try:
+            held = FileLock(folder / LOCK).acquire(timeout=wait_s)
+        except Timeout:  # an OSError as well
+            raise RecipeError(f"{option}: another process is {doing} in {folder}") from None
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _refuse_rays_copy(folder: Path, option: str) -> None:
@@ -72,7 +68,7 @@ def new_folder(folder: Path, option: str) -> Path:
     """
     _refuse_rays_copy(folder, option)
     path, attempt = folder, 1
-    try:
+    with writing(folder.parent, option):
         make_folder(folder.parent)
         while True:
             # Made, not looked for: between a look and the making another process could take the name.
@@ -82,21 +78,6 @@ def new_folder(folder: Path, option: str) -> Path:
                 return path
             attempt += 1
             path = folder.with_name(f"{folder.name}-{attempt}")
-    except OSError as error:
-        raise unwritable_folder(folder.parent, option, error) from None
-
-
-def unwritable_folder(folder: Path, option: str, error: OSError) -> RecipeError:
-    """The error for a folder that cannot be written, with the operating system's reason.
-
-    Args:
-        folder: the folder.
-        option: the option that names it, as results.folder.
-        error: what the operating system said.
-
-    Returns: the error, to be raised by the caller.
-    """
-    return RecipeError(f"{option}: {folder} cannot be written ({error})")
 
 
 @contextmanager
@@ -113,7 +94,7 @@ def writing(path: Path, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable_folder(path, option, error) from None
+        raise RecipeError(f"{option}: {path} cannot be written ({error})") from None
 
 
 def no_folder(folder: Path) -> RecipeError:

@@ -69,26 +69,16 @@ class Classifier(nn.Module):
             names.append(f"{kind}{1 + sum(name[0] == kind for name in names)}")
         return dict(zip(names, [*starts[1:], len(stages)], strict=True))
 
-    def up_to(self, stage: int, images: Tensor) -> Tensor:
-        """Run the first `stage` stages only.
+    def between(self, first: int, last: int | None, hidden: Tensor) -> Tensor:
+        """Run some stages only.
 
         Args:
-            stage: 0 gives the images themselves.
-            images: [batch, ...].
+            first: stages that are left out before them; 0: none, and `hidden` are images, [batch, ...].
+            last: the number of stages that have run afterwards; None: all.
+            hidden: what the first `first` stages gave.
+        Returns: of all stages logits, [batch, classes].
         """
-        for module in self.stages[:stage]:
-            images = module(images)
-        return images
-
-    def from_(self, stage: int, hidden: Tensor) -> Tensor:
-        """Run the stages behind the first `stage`.
-
-        Args:
-            stage: as in `up_to`.
-            hidden: what `up_to` gave.
-        Returns: logits, [batch, classes].
-        """
-        for module in self.stages[stage:]:
+        for module in self.stages[first:last]:
             hidden = module(hidden)
         return hidden
 
@@ -162,7 +152,7 @@ def layer_shape(classifier: nn.Module, layer: str, shape: Shape, path: str) -> S
         raise RecipeError(f"{layer!r} is no layer before the model's last; there are {known}", path)
     images = blank(shape, 1, next(classifier.parameters()).device)
     with trial(classifier):
-        return tuple(classifier.up_to(classifier.layers[layer], images).shape[1:])
+        return tuple(classifier.between(0, classifier.layers[layer], images).shape[1:])
 
 
 class Generator(nn.Module):

@@ -179,13 +179,9 @@ class FlatModule:
         """The classifier's logits, [batch, classes], from features."""
         return self._computed(classify, self.module, features)
 
-    def up_to(self, stage: int, images: Tensor) -> Tensor:
-        """The output of the classifier's first `stage` stages."""
-        return self._computed(self.module.up_to, stage, images)  # type: ignore[arg-type]
-
-    def from_(self, stage: int, hidden: Tensor) -> Tensor:
-        """The classifier's logits, [batch, classes], from the output of its first `stage` stages."""
-        return self._computed(self.module.from_, stage, hidden)  # type: ignore[arg-type]
+    def between(self, first: int, last: int | None, hidden: Tensor) -> Tensor:
+        """What the classifier's stages from `first` on make of the output of those before, as its own."""
+        return self._computed(self.module.between, first, last, hidden)  # type: ignore[arg-type]
 
     @property
     def latent(self) -> int:

@@ -89,6 +89,7 @@ class Method(ABC, Generic[ServerState, ClientState]):
             empty: none. It is not inherited: a derived class, whose work may be another, says it itself.
         label_options: whether `local.label_smoothing` and `local.class_weights` reach its clients' loss on
             labels, by `cross_entropy(logits, labels, given)`. Not inherited either.
+            `class FedProx(..., plain_training=True)` says both of all local training.
         summary, paper: one line each, for `rayfed-kd methods`.
         server_keeps, client_keeps: what lies there between rounds, one line each; "nothing" if nothing does.
     """
@@ -210,10 +211,11 @@ class Method(ABC, Generic[ServerState, ClientState]):
     server_keeps: ClassVar[str] = ""
     client_keeps: ClassVar[str] = ""
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.group_training = vars(cls).get("group_training", "")
-        cls.label_options = vars(cls).get("label_options", False)
+    def __init_subclass__(cls, *, plain_training: bool = False, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        said = "all local training" if plain_training else ""
+        cls.group_training = vars(cls).get("group_training", said)
+        cls.label_options = vars(cls).get("label_options", plain_training)
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.options_model()() if options is None else options

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -31,7 +30,7 @@ def validate(
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise _explained(model, error, raw, _Where(prefix, owner, tuple(beside))) from None
+        raise _explained(model, error, raw, prefix, owner, beside) from None
 
 
 @cache
@@ -41,23 +40,24 @@ def _elsewhere() -> Mapping[str, str]:
     return {theirs: key for key, known in ours.items() for theirs in known}
 
 
-@dataclass(frozen=True)
-class _Where:
-    prefix: str
-    owner: str
-    beside: tuple[str, ...]
-
-    def path(self, steps: Sequence[str]) -> str:
-        return ".".join(filter(None, [self.prefix, *map(shortened, steps)]))
+def _path(prefix: str, steps: Sequence[str]) -> str:
+    return ".".join(filter(None, [prefix, *map(shortened, steps)]))
 
 
-def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: _Where) -> RecipeError:
+def _explained(
+    model: type[BaseModel],
+    error: ValidationError,
+    raw: Any,
+    prefix: str,
+    owner: str,
+    beside: Iterable[str],
+) -> RecipeError:
     faults = error.errors(include_url=False)
     fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
     steps = _steps(raw, fault)
-    path = where.path(steps)
+    path = _path(prefix, steps)
     if fault["type"] == "extra_forbidden":
-        return _unknown_key(model, steps, where)
+        return _unknown_key(model, steps, prefix, owner, beside)
     if fault["type"] == "missing":
         return RecipeError(f"{path} is missing.")
     if fault["type"] == "value_error":
@@ -65,8 +65,8 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
         if isinstance(message, OptionError):
             hint = _elsewhere().get(message.option, f"{path}.{message.near}" if message.near else None)
         return RecipeError(f"{path + ': ' if path else ''}{message}", hint=hint)
-    description = _description(model, steps)
-    meaning = f" ({description})" if description else ""
+    _, field = _field_at(model, steps)
+    meaning = f" ({field.description})" if field is not None and field.description else ""
     expected = " or ".join(_expected(f) for f in faults if _steps(raw, f) == steps)
     _, name = _field_at(model, [*steps, "name"])
     if fault["type"] == "list_type" and not isinstance(fault["input"], Mapping):
@@ -77,26 +77,28 @@ def _explained(model: type[BaseModel], error: ValidationError, raw: Any, where: 
     return RecipeError(f"{path} = {shown(fault['input'])}: expected {expected}{meaning}.", hint=near)
 
 
-def _unknown_key(model: type[BaseModel], steps: Sequence[str], where: _Where) -> RecipeError:
-    owner, _ = _field_at(model, steps[:-1])
-    known = list(owner.model_fields) if owner else []
-    beside = where.beside if len(steps) == 1 else ()
+def _unknown_key(
+    model: type[BaseModel], steps: Sequence[str], prefix: str, owner: str, beside: Iterable[str]
+) -> RecipeError:
+    section, _ = _field_at(model, steps[:-1])
+    known = list(section.model_fields) if section else []
+    beside = [*beside] if len(steps) == 1 else []
     near = nearest(steps[-1], [*known, *beside])
-    parent = where.path(steps[:-1])
+    parent = _path(prefix, steps[:-1])
     called = getattr(model, "called", "a recipe")
-    whose = f"no option of {where.owner}" if where.owner else f"no key of {parent or called}"
+    whose = f"no option of {owner}" if owner else f"no key of {parent or called}"
     # Often left over from the recipe when only a name was changed. An element of a list has no path of its
     # own on the command line.
-    named = where.owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
-    advice = f" '{parent}={{name: {where.owner}}}' replaces name and options." if named else ""
+    named = owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
+    advice = f" '{parent}={{name: {owner}}}' replaces name and options." if named else ""
     advice += f" There are: {', '.join(sorted(known))}." if known else " It takes none."
     advice += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
     hint = ".".join(filter(None, [parent, near])) if near else None
     elsewhere = _elsewhere().get(steps[-1])
     # The nearest key of this section is what was meant, where the recipe's sections are not the question.
-    if elsewhere is not None and not (where.owner and near):
-        hint, advice = elsewhere, advice if where.owner else ""
-    return RecipeError(f"{where.path(steps)} is {whose}.{'' if near else advice}", hint=hint)
+    if elsewhere is not None and not (owner and near):
+        hint, advice = elsewhere, advice if owner else ""
+    return RecipeError(f"{_path(prefix, steps)} is {whose}.{'' if near else advice}", hint=hint)
 
 
 def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
@@ -163,8 +165,3 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
     return None
-
-
-def _description(model: type[BaseModel], steps: Sequence[str]) -> str | None:
-    _, field = _field_at(model, steps)
-    return field.description if field is not None else None

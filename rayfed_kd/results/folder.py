@@ -54,7 +54,7 @@ def write_description(folder: Path, recipe: Recipe, setting: Setting, engine: st
     Raises:
         RecipeError: the folder cannot be written.
     """
-    try:
+    with files.writing(folder, "results.folder"):
         for place in (folder, folder / "figures"):
             files.remove_unfinished(place)
         for name in () if resume else DESCRIPTION:
@@ -65,8 +65,6 @@ def write_description(folder: Path, recipe: Recipe, setting: Setting, engine: st
         # What `local.vectorise: by_shape` came to, by which a resumed run goes.
         size = setting.groups.size
         write_recipe(folder, _vectorising(recipe, "off" if size == 1 else size))
-    except OSError as error:
-        raise files.unwritable_folder(folder, "results.folder", error) from None
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rayfed_kd.data.augment import check_augmentation
-from rayfed_kd.data.dataset import Dataset
+from rayfed_kd.data.dataset import Dataset, of_rows
 from rayfed_kd.data.loading import find_source, load_dataset
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, draw_public, make_partition
 from rayfed_kd.errors import DataError, RecipeError
@@ -82,7 +82,7 @@ def load_partition(recipe: Recipe, dataset: Dataset) -> Partition:
         # Clients keep all their samples; the public ones are some of these as well.
         return _drawn(recipe, pool, known).sharing(count, section.public.keep, stream)
     public, private = draw_public(len(labels), count, stream)
-    return _drawn(recipe, pool.of(private), known).beside(public, private, section.public.keep)
+    return _drawn(recipe, of_rows(pool, private), known).beside(public, private, section.public.keep)
 
 
 def _check_division(section: PartitionRecipe, dataset: Dataset) -> None:

@@ -105,5 +105,5 @@ def mixed_heads(
         stage: after which the maps enter.
         shares: [K], the weights.
     """
-    heads = Ensemble(frozen, vectors, lambda model, maps: model.from_(stage, maps), batched=True)
+    heads = Ensemble(frozen, vectors, lambda model, maps: model.between(stage, None, maps), batched=True)
     return lambda maps: torch.einsum("k,kbc->bc", shares, heads(maps))

@@ -138,7 +138,7 @@ def class_directions(model: FlatModule, ctx: ClientContext) -> tuple[Tensor, Ten
     sums = torch.zeros(ctx.classes, 0, device=ctx.device)
     with torch.no_grad():
         for images, labels in ctx.epoch(0, every=True):
-            units = F.normalize(model.up_to(stage, images).flatten(1), dim=1)
+            units = F.normalize(model.between(0, stage, images).flatten(1), dim=1)
             if not sums.numel():
                 sums = units.new_zeros(ctx.classes, units.shape[1])
             sums.index_add_(0, labels, units)

@@ -158,7 +158,8 @@ class Layers:
 
     def train_only(self, first: int, last: int, model: FlatModule) -> None:
         """Layers `first` + 1 to `last` in train mode, the others in eval mode: their statistics stay."""
-        for place, stage in enumerate(_stages(model)):
+        assert isinstance(model.module, Classifier)
+        for place, stage in enumerate(model.module.stages):
             stage.train(self._stages[first] <= place < self._stages[last])
 
     def places(self, first: int, last: int) -> tuple[slice, slice]:
@@ -187,31 +188,24 @@ class Layers:
 
 def up_to(layer: int, model: FlatModule, images: Tensor) -> Tensor:
     """The output of a classifier's layers 1 to `layer` on images [batch, ...]."""
-    return model.up_to(_cuts(model)[layer], images)
+    return between(0, layer, model, images)
 
 
 def from_(layer: int, model: FlatModule, hidden: Tensor) -> Tensor:
     """Logits, [batch, classes], from the output of layers 1 to `layer`."""
-    return model.from_(_cuts(model)[layer], hidden)
+    return model.between(_cuts(model)[layer], None, hidden)
 
 
 def between(first: int, last: int, model: FlatModule, hidden: Tensor) -> Tensor:
     """The output of layer `last` from that of layer `first`."""
     cuts = _cuts(model)
-    for stage in _stages(model)[cuts[first] : cuts[last]]:
-        hidden = stage(hidden)
-    return hidden
+    return model.between(cuts[first], cuts[last], hidden)
 
 
 def _cuts(model: FlatModule) -> tuple[int, ...]:
     """After how many stages each layer ends; 0 before the first."""
     assert isinstance(model.module, Classifier)
     return (0, *model.module.layers.values())
-
-
-def _stages(model: FlatModule) -> list[nn.Module]:
-    assert isinstance(model.module, Classifier)
-    return model.module.stages
 
 
 def lowest_layer(names: tuple[str, ...], left_out: list[str], path: str) -> int:

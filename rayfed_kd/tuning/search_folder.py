@@ -146,7 +146,7 @@ class SearchFolder:
         if resume:
             self.check(settings)
         with files.locked_folder(self.path, "--folder", "searching"):
-            try:
+            with files.writing(self.path, "--folder"):
                 for folder in (self.path, self.path / "figures"):
                     files.remove_unfinished(folder)
                 if not resume:
@@ -155,8 +155,6 @@ class SearchFolder:
                     files.remove_unfinished(self.trial(record.number), TRIAL_FILE)
                     if record.status == "failed":
                         self.write_record(replace(record, status="running", error=None))
-            except OSError as error:
-                raise files.unwritable_folder(self.path, "--folder", error) from None
             try:
                 yield
             except RecipeError:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from contexts import running_statistics
+from partitions import partition_of
 
 from rayfed_kd.algorithms.fedcog import FedCOG, Options, endless_batches, missing_labels
-from rayfed_kd.data.partition import Partition
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 # Section 1 of the comparison methods' notes: t = (2, 0, -1), u = (1, 0.5, 0), label 0.
@@ -54,7 +54,7 @@ def test_distillation_changes_the_model_from_the_round_that_says_so(train):
 def test_balanced_client_trains_as_in_fedavg(bench, tmp_path):
     """Client 0 has six of each class, client 1 eight of one: only the second's training changes."""
     file, held = tmp_path / "p.parquet", (np.arange(40, 50), np.arange(50, 60))
-    Partition.of((np.arange(12), np.arange(12, 28, 2)), held).save(file)
+    partition_of((np.arange(12), np.arange(12, 28, 2)), held).save(file)
     changes = (
         "data={name: synthetic, samples: 100, classes: 2, shape: [1, 8, 8]}",
         f"partition={{name: iid, clients: 2, file: {file}}}",

@@ -216,7 +216,7 @@ def test_servers_logits_come_from_its_final_model_in_eval_mode_each_at_its_sampl
         ctx = client_context(simulated.setting, DispatchFacts(client, 1, 1))
         images = torch.cat([batch.images for batch in ctx.samples()])
         with torch.no_grad():
-            expected = server(own.up_to(own.module.layers["C1"], images))
+            expected = server(own.between(0, own.module.layers["C1"], images))
         torch.testing.assert_close(state.knowledge, expected)
 
 
@@ -236,7 +236,7 @@ def test_server_is_evaluated_behind_every_clients_extractor(test):
         images = DeviceData(setting.dataset).normalise(torch.from_numpy(np.array(split.images[part])))
         vector = taken[client].model if client in taken else module_pool.initial_vector("model")
         own = module_pool.lend("model", vector).freeze()
-        guessed = {"server": server(own.up_to(own.module.layers["C2"], images)), "personal": own(images)}
+        guessed = {"server": server(own.between(0, own.module.layers["C2"], images)), "personal": own(images)}
         for name, logits in guessed.items():
             right = int((logits.argmax(dim=1).numpy() == np.array(split.labels[part])).sum())
             row = found[name][client]

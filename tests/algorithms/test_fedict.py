@@ -178,6 +178,6 @@ def test_m1_is_cut_at_its_flatten_layer_as_fedd2s_has_it():
     server = module_pool.lend("server", module_pool.initial_vector("server"))
     assert server.num_parameters == 16_416 + 528 + 170
     client = module_pool.lend("model", module_pool.initial_vector("model")).freeze()
-    hidden = client.up_to(client.module.layers["C3"], torch.zeros(2, 3, 32, 32))
+    hidden = client.between(0, client.module.layers["C3"], torch.zeros(2, 3, 32, 32))
     assert hidden.shape == (2, 512)
     assert server(hidden).shape == (2, 10)

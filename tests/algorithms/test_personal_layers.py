@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from contexts import client_context
+from partitions import partition_of
 from runs import Rounds, simulation_of, states_of
 from small_recipes import LAYERED
 from torch import nn
@@ -20,7 +21,6 @@ from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
 from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.data.dataset import Dataset, Split
-from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
@@ -55,7 +55,7 @@ def two_weights(method, epochs=1):
     dataset = Dataset(
         train, None, ("0", "1", "2"), mean=(0.0,), std=(1.0,), name="two", folder=Path(), whole=len(train)
     )
-    partition = Partition.of(
+    partition = partition_of(
         train=(np.array([0]), np.array([1, 2, 3])), test=(np.zeros(0, np.int64), np.zeros(0, np.int64))
     )
     recipe = Recipe.model_validate(

@@ -221,7 +221,7 @@ def test_two_rounds_of_kdia():
                 for (images, labels), wanted in zip(ctx.epoch(epoch), pool[order].split(BATCH), strict=True):
                     logits = own(images)
                     z = torch.randn(len(images), 5, generator=ctx.stream("noise"))
-                    made = own.from_(stage, maker(z, wanted))
+                    made = own.between(stage, None, maker(z, wanted))
                     loss = F.cross_entropy(logits, labels) + 0.3 * F.cross_entropy(made, wanted)
                     descend(optimizer, loss + 0.5 * kl((fixed(images) / 2).softmax(1), logits / 2))
             models[k] = own
@@ -237,7 +237,7 @@ def test_two_rounds_of_kdia():
                 z = torch.randn(6, 5, generator=ctx.stream("noise"))
                 maps = making(z, labels)
                 logits = sum(
-                    float(p) * head.from_(stage, maps) for p, head in zip(shares, heads, strict=True)
+                    float(p) * head.between(stage, None, maps) for p, head in zip(shares, heads, strict=True)
                 )
                 apart = (z[:3] - z[3:]).abs().mean() / ((maps[:3] - maps[3:]).abs().mean() + 1e-5)
                 descend(adam, F.cross_entropy(logits, labels) + apart)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from rayfed_kd.errors import DataError, did_you_mean, in_words, shortened, shown
@@ -23,26 +22,17 @@ HIDDEN = ("__macosx", "@eadir", "thumbs.db", "desktop.ini")  # of macOS, Synolog
 WHOLE = "."  # the part that is data.folder itself
 
 
-@dataclass(frozen=True)
-class ImageTree:
-    """Image files by class.
-
-    Attributes:
-        train, test: class -> its files, both ascending; test is empty where there is no test part.
-        notes: what was left out, and what the user should know.
-    """
-
-    train: Mapping[str, Sequence[Path]]
-    test: Mapping[str, Sequence[Path]]
-    notes: list[str] = field(default_factory=list)
+Files = dict[str, list[Path]]  # of each class
 
 
-def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
+def image_tree(folder: Path, train: str | None, test: str | None) -> tuple[Files, Files, list[str]]:
     """Find the parts of a folder, and the files of each class.
 
     Args:
         folder: has folders of classes, or parts that have them.
         train, test: the parts' names below the folder; None: recognised by name, whatever the case.
+    Returns: class -> its files, ascending, for training and for the test, where there is such a part; and
+        notes of what was left out, and what the user should know.
     Raises: DataError if a part or a class has no images, or if a folder's name leaves open what it is.
     """
     folders = _folders(folder)
@@ -67,7 +57,7 @@ def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
                 f"{train_name} is a class itself, data.train={WHOLE} takes all folders as classes"
             )
         trained = _files_by_class(folder / train_name, _folders(folder / train_name), left_out)
-    tested = dict[str, list[Path]]()
+    tested: Files = {}
     if test_name is not None:
         tested = _files_by_class(folder / test_name, _folders(folder / test_name), left_out, empty=True)
         if beyond := sorted(set(tested) - set(trained)):
@@ -78,7 +68,7 @@ def image_tree(folder: Path, train: str | None, test: str | None) -> ImageTree:
     if left_out:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(left_out.items()))
         notes.append(f"files that are left out: {kinds}")
-    return ImageTree(trained, tested, notes)
+    return trained, tested, notes
 
 
 def _parts(
@@ -128,7 +118,7 @@ def _is_image(path: Path) -> bool:
 
 def _files_by_class(
     part: Path, folders: Mapping[str, Path], left_out: Counter[str], *, empty: bool = False
-) -> dict[str, list[Path]]:
+) -> Files:
     """Class -> its image files, at any depth; both ascending.
 
     Args:
@@ -139,7 +129,7 @@ def _files_by_class(
     Raises: DataError if there is no class, or one without images.
     """
     kinds = ", ".join(sorted(SUFFIXES))
-    files = dict[str, list[Path]]()
+    files: Files = {}
     for name, folder in folders.items():
         files[name] = list[Path]()
         for path in sorted(folder.rglob("*")):

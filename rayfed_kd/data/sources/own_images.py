@@ -50,18 +50,18 @@ def image_folder(
         raise DataError(
             f"data.folder: no folder {folder.resolve()}; expected one with a folder for each class"
         )
-    tree = image_tree(folder, train, test)
-    names, fitting = tuple(tree.train), Fitting(size, fit, colour)
+    trained, tested, notes = image_tree(folder, train, test)
+    names, fitting = tuple(trained), Fitting(size, fit, colour)
 
     def decode() -> RawDataset:
-        test = split_of_files(tree.test, names, fitting) if tree.test else None
-        splits = with_test(split_of_files(tree.train, names, fitting), test, test_fraction, split_seed)
-        return RawDataset(*splits, names, notes=tuple(tree.notes))
+        official = split_of_files(tested, names, fitting) if tested else None
+        splits = with_test(split_of_files(trained, names, fitting), official, test_fraction, split_seed)
+        return RawDataset(*splits, names, notes=tuple(notes))
 
-    every = tuple(file for part in (tree.train, tree.test) for images in part.values() for file in images)
+    every = tuple(file for part in (trained, tested) for images in part.values() for file in images)
     # The names, because that of a single class is in all paths; the notes, because what is left out is not
     # among the files.
-    return Source(every, {"names": names, "notes": tree.notes}, decode)
+    return Source(every, {"names": names, "notes": notes}, decode)
 
 
 def split_of_files(

@@ -34,7 +34,6 @@ class Stream:
             for batch in begin:
                 self._write(batch)
             self._file.flush()
-        self._synced = True
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Append a batch: from then on readers find it, also after a kill of this process.
@@ -43,7 +42,6 @@ class Stream:
         """
         self._write(batch)
         self._file.flush()
-        self._synced = False
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch, custom_metadata={CHECKSUM: _checksum(batch)})
@@ -51,15 +49,9 @@ class Stream:
     def sync(self) -> None:
         """Bring the batches so far to disk; may be called from another thread.
 
-        Raises: OSError if the disk does not take them; the next call tries again.
+        Raises: OSError if the disk does not take them.
         """
-        if not self._synced:
-            self._synced = True  # first: a batch that is appended meanwhile needs another call
-            try:
-                os.fsync(self._file.fileno())
-            except OSError:
-                self._synced = False
-                raise
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file, whose rows are elsewhere now."""

@@ -161,7 +161,7 @@ class TrainingTrial:
 
     def _check_stages(self, flat: FlatModule, classifier: Classifier, start: Tensor) -> None:
         """Refuse one whose features or stages lead to other outputs than it gives, in either mode."""
-        ways = classifier, partial(self._by_features, classifier), partial(classifier.from_, 0)
+        ways = classifier, partial(self._by_features, classifier), partial(classifier.between, 0, None)
         for switch in (flat.train, flat.freeze):
             contents = set()
             for way in ways:

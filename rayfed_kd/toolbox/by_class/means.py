@@ -47,45 +47,25 @@ def spread(classes: Tensor, values: Tensor, num_classes: int) -> tuple[Tensor, T
     return rows, present
 
 
-class ClassMeans:
-    """Means of vectors by class, as batches of them come in.
+def class_means(batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> PerClass:
+    """The mean of the vectors of each class that has one.
 
     Args:
+        batches: [batch, length] vectors, taken without gradient, and [batch] int64, their classes.
         num_classes: C.
+    Raises: ValueError if there is no batch.
     """
-
-    def __init__(self, num_classes: int) -> None:
-        self._classes = num_classes
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets what was added."""
-        self._sums: Tensor | None = None
-        self._counts: Tensor | None = None
-
-    def add(self, rows: Tensor, labels: Tensor) -> None:
-        """Adds vectors.
-
-        Args:
-            rows: [batch, length], taken without gradient.
-            labels: [batch] int64, their classes.
-        """
+    sums: tuple[Tensor, Tensor] | None = None
+    for rows, labels in batches:
         # A product with one-hot labels: adding by index would sum in any order on a GPU.
-        members = F.one_hot(labels, self._classes).to(torch.float64)
-        sums, counts = members.T @ rows.detach().to(torch.float64), members.sum(0)
-        self._sums = sums if self._sums is None else self._sums + sums
-        self._counts = counts if self._counts is None else self._counts + counts
-
-    def result(self) -> PerClass:
-        """The mean of each class that had a vector.
-
-        Raises: ValueError if nothing was added.
-        """
-        if self._sums is None or self._counts is None:
-            raise ValueError("there are no means of nothing; expected at least one batch")
-        places = self._counts.nonzero()[:, 0]
-        means = self._sums[places] / self._counts[places, None]
-        return PerClass(places.int(), means.float(), self._counts[places].float())
+        members = F.one_hot(labels, num_classes).to(torch.float64)
+        more = members.T @ rows.detach().to(torch.float64), members.sum(0)
+        sums = more if sums is None else (sums[0] + more[0], sums[1] + more[1])
+    if sums is None:
+        raise ValueError("there are no means of nothing; expected at least one batch")
+    places = sums[1].nonzero()[:, 0]
+    means = sums[0][places] / sums[1][places, None]
+    return PerClass(places.int(), means.float(), sums[1][places].float())
 
 
 def mean_rows(
@@ -96,11 +76,8 @@ def mean_rows(
     Args:
         rows: the model and images [batch, ...] -> [batch, length].
     """
-    means = ClassMeans(ctx.classes)
     with torch.no_grad():
-        for images, labels in ctx.samples():
-            means.add(rows(model, images), labels)
-    return means.result()
+        return class_means(((rows(model, images), labels) for images, labels in ctx.samples()), ctx.classes)
 
 
 def mean_features(model: FlatModule, ctx: ClientContext) -> PerClass:

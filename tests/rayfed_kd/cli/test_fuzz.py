@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import images, png
 from memory_limit import limited_memory
+from partitions import partition_of
 from small_recipes import FOUR_CLIENTS, small_recipe
 from steady import STEADY
 
@@ -357,7 +358,7 @@ DAMAGES = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_s
 @many(1500)
 def test_parquet(examples, place):
     """Bytes that are changed or cut off, anywhere in a file."""
-    Partition.of((np.arange(6), np.arange(6, 10)), (np.arange(0), np.arange(0))).save(place / "p.parquet")
+    partition_of((np.arange(6), np.arange(6, 10)), (np.arange(0), np.arange(0))).save(place / "p.parquet")
     column = [{"bytes": png(pixels), "path": None} for pixels in images(3, 4, 4)]
     pq.write_table(pa.table({"image": pa.array(column), "label": [0, 1, 1]}), place / "i.parquet")
     speeds = {name: [1.0, 1.0] for name in ("seconds_per_sample", "up_mbit_s", "down_mbit_s")}

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from partitions import partition_of
 
 from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
 from rayfed_kd.errors import DataError, RecipeError
@@ -45,7 +46,7 @@ def test_one_sample_stays_to_train_on(size, held):
 
 
 def test_counts_are_of_both_parts_by_class():
-    partition = Partition.of((np.array([0, 1]), np.array([2])), (np.array([3]), NONE))
+    partition = partition_of((np.array([0, 1]), np.array([2])), (np.array([3]), NONE))
     assert partition.counts(np.array([0, 1, 1, 1]), 3).tolist() == [[1, 2, 0], [0, 1, 0]]
 
 
@@ -82,7 +83,7 @@ def test_saved_partition_comes_back(tmp_path, test):
 
 
 def test_saved_clients_without_samples_come_back(tmp_path):
-    Partition.of((NONE, np.array([1]), NONE), (NONE, NONE, NONE)).save(tmp_path / "p.parquet")
+    partition_of((NONE, np.array([1]), NONE), (NONE, NONE, NONE)).save(tmp_path / "p.parquet")
     assert lists(Partition.load(tmp_path / "p.parquet", 5).train) == [[], [1], []]
 
 

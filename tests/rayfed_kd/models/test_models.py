@@ -218,7 +218,7 @@ def test_bottleneck_resnet_without_its_stem_takes_feature_maps_and_has_464_param
     own = {name: value for name, value in whole.state_dict().items() if not name.startswith("body.0.")}
     rest.load_state_dict(dict(zip(rest.state_dict(), own.values(), strict=True)))
     images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(rest.eval()(whole.eval().up_to(1, images)), whole(images))
+    assert torch.equal(rest.eval()(whole.eval().between(0, 1, images)), whole(images))
 
 
 def test_layers_before_the_last_have_their_outputs_shape():
@@ -295,7 +295,7 @@ def test_last_maps_and_what_follows_them(name, shape, stage, maps):
     model = make(name, shape, 10).eval()
     assert last_maps(model, shape) == (stage, maps)
     images = torch.randn(2, *shape)
-    torch.testing.assert_close(model.from_(stage, model.up_to(stage, images)), model(images))
+    torch.testing.assert_close(model.between(stage, None, model.between(0, stage, images)), model(images))
 
 
 def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling():

@@ -88,13 +88,13 @@ def test_every_generator_computes_in_bfloat16(name):
 def test_parts_of_a_model_compute_in_bfloat16_too():
     module = FlatModule(load_object(CLASSIFIERS["lenet5"], "model")((1, 28, 28), 10)).freeze()
     images = torch.randn(4, 1, 28, 28)
-    exact = module.features(images), module.up_to(2, images)
+    exact = module.features(images), module.between(0, 2, images)
     module.autocast = torch.bfloat16
-    parts = module.features(images), module.up_to(2, images)
+    parts = module.features(images), module.between(0, 2, images)
     assert all(part.dtype == torch.float32 for part in parts)
     assert not any(part.equal(other) for part, other in zip(parts, exact, strict=True))
     assert module.classify(parts[0]).equal(module(images))
-    assert module.from_(2, parts[1]).equal(module(images))
+    assert module.between(2, None, parts[1]).equal(module(images))
 
 
 def test_weights_and_moments_stay_in_float32():

@@ -20,7 +20,7 @@ def members(make, count=3):
 
 
 CASES = {
-    "heads": (lambda: simple_cnn((3, 32, 32), 10), lambda m, x: m.from_(6, x), (5, 16, 5, 5)),
+    "heads": (lambda: simple_cnn((3, 32, 32), 10), lambda m, x: m.between(6, None, x), (5, 16, 5, 5)),
     "networks with BatchNorm": (lambda: bottleneck_resnet((1, 8, 8), 4, width=4), None, (5, 1, 8, 8)),
 }
 

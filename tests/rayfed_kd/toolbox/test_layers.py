@@ -63,6 +63,8 @@ def test_cut_anywhere_the_whole_is_the_model(name):
         assert torch.equal(from_(layer, model, hidden), model(images))
         if layer:
             assert torch.equal(between(1, layer, model, up_to(1, model, images)), hidden)
+    model.autocast = torch.bfloat16
+    assert torch.equal(between(0, len(layers), model, images), model(images))
 
 
 def test_vector_of_layers_by_hand():

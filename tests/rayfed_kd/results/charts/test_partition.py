@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from partitions import partition_of
 
-from rayfed_kd.data.partition import Partition
 from rayfed_kd.results.charts.figure import save_figure
 from rayfed_kd.results.charts.partition import DrawnPartition, bubble_figure
 
@@ -62,7 +62,7 @@ def test_no_samples_at_all_can_be_drawn(tmp_path):
 
 
 def test_pictures_leave_no_global_state(tmp_path):
-    partition = Partition.of(
+    partition = partition_of(
         (np.array([0, 1]), np.array([2])), (NONE, NONE), {"scheme": "dirichlet", "options": {"alpha": 0.1}}
     )
     path, _ = DrawnPartition(partition, np.array([0, 1, 1]), ("a", "b")).save(tmp_path)
@@ -72,7 +72,7 @@ def test_pictures_leave_no_global_state(tmp_path):
 
 def test_table_counts_parts_classes_and_largest_share():
     """Client 0 has labels 0, 1, 1, 1: three quarters are class 1; client 1 has nothing."""
-    partition = Partition.of((np.array([0, 1, 2]), NONE), (np.array([3]), NONE))
+    partition = partition_of((np.array([0, 1, 2]), NONE), (np.array([3]), NONE))
     table = DrawnPartition(partition, np.array([0, 1, 1, 1]), ("a", "b", "c")).screen_table()
     first, second = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     assert first == ("0", "3", "1", "2", "b: 75 %")
@@ -80,7 +80,7 @@ def test_table_counts_parts_classes_and_largest_share():
 
 
 def test_console_table_says_that_it_ends_at_a_hundred():
-    partition = Partition.of(tuple(np.array([c]) for c in range(101)), (NONE,) * 101)
+    partition = partition_of(tuple(np.array([c]) for c in range(101)), (NONE,) * 101)
     table = DrawnPartition(partition, np.zeros(101, dtype=np.int64), ("0",)).screen_table()
     assert (table.row_count, str(table.title)) == (
         100,
@@ -90,6 +90,6 @@ def test_console_table_says_that_it_ends_at_a_hundred():
 
 def test_console_table_names_classes_as_the_data_do():
     """Of four samples three are of the second class; what looks like rich's markup is a name like others."""
-    partition = Partition.of((np.arange(4),), (NONE,))
+    partition = partition_of((np.arange(4),), (NONE,))
     table = DrawnPartition(partition, np.array([1, 1, 0, 1]), ("low", "[bold]high")).screen_table()
     assert [str(cell) for cell in table.columns[-1].cells] == ["[bold]high: 75 %"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rayfed_kd.toolbox.by_class.means import ClassMeans, PerClass, pooled, spread
+from rayfed_kd.toolbox.by_class.means import PerClass, class_means, pooled, spread
 
 
 def per_class(classes, values, counts):
@@ -12,10 +12,8 @@ def per_class(classes, values, counts):
 
 
 def test_means_by_class_over_batches_by_hand():
-    means = ClassMeans(4)
-    means.add(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([3, 1]))
-    means.add(torch.tensor([[5.0, 4.0]]), torch.tensor([3]))
-    result = means.result()
+    first = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([3, 1])
+    result = class_means([first, (torch.tensor([[5.0, 4.0]]), torch.tensor([3]))], 4)
     assert result.classes.tolist() == [1, 3]
     assert result.classes.dtype == torch.int32
     assert result.values.tolist() == [[3, 0], [3, 3]]
@@ -23,15 +21,14 @@ def test_means_by_class_over_batches_by_hand():
 
 
 def test_means_are_of_all_samples_alike_and_not_means_of_batches():
-    means = ClassMeans(1)
-    for values in ([[0.0], [0.0], [0.0]], [[4.0]]):
-        means.add(torch.tensor(values), torch.zeros(len(values), dtype=torch.int64))
-    assert means.result().values.item() == 1
+    batches = ([[0.0], [0.0], [0.0]], [[4.0]])
+    means = class_means(((torch.tensor(one), torch.zeros(len(one), dtype=torch.int64)) for one in batches), 1)
+    assert means.values.item() == 1
 
 
 def test_means_of_nothing_are_refused():
     with pytest.raises(ValueError, match="means of nothing"):
-        ClassMeans(3).result()
+        class_means([], 3)
 
 
 @pytest.mark.parametrize(
