@@ -121,7 +121,8 @@ def of_rows(whole: OfRows, chosen: Array) -> OfRows:
     """
     arrays = {name: value[chosen] for name, value in vars(whole).items() if isinstance(value, np.ndarray)}
     columns = {name: values[chosen] for name, values in vars(whole)["columns"].items()}
-    return replace(cast(Any, whole), **arrays, columns=columns)
+    chosen_rows: OfRows = replace(cast(Any, whole), **arrays, columns=columns)
+    return chosen_rows
 
 
 def check_size(what: str, shape: Sequence[int], itemsize: int) -> None:

@@ -1,15 +1,11 @@
 """Co-Boosting: its losses and the step of the weights by hand, moved images, DENSE without its additions."""
 
-import math
-
 import pytest
 import torch
 from runs import run_in_process
 from small_recipes import ONE_SHOT as FEW
 
 from rayfed_kd.algorithms.coboosting import (
-    CoBoosting,
-    Options,
     boosted,
     hard_cross_entropy,
     mixed,
@@ -109,14 +105,3 @@ def test_weights_learn_from_the_second_epoch_on(small):
         recipe = {**small, "method": {"name": "coboosting", **FEW, "epochs": epochs, "mu": 0.1}}
         (row,) = run_in_process(recipe, *CHANGES).rows["rounds"]
         assert (dict(row["logged"])["largest_weight"] > 1 / 3 + 1e-3) == above
-
-
-def test_defaults_are_those_of_the_released_script():
-    options = Options()
-    assert (options.epochs, options.generator_steps, options.batch_size, options.mu) == (200, 30, 128, 0.01)
-    assert (options.lambda_ce, options.lambda_bn, options.lambda_adv, options.hardness) == (1, 0, 1, 1)
-    assert (options.temperature, options.adversarial_temperature) == (4.0, 3.0)
-    assert options.radius == pytest.approx(8 / 255)
-    rates = options.optimizer
-    assert (rates.name, rates.lr, rates.momentum, rates.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
-    assert math.isclose(CoBoosting().options.generator.lr, 1e-3)

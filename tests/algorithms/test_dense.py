@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from small_recipes import ONE_SHOT as FEW
 
-from rayfed_kd.algorithms.dense import Options, disagreement
+from rayfed_kd.algorithms.dense import disagreement
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
@@ -102,15 +102,3 @@ def test_images_are_shown_with_the_classes_asked_for(bench):
     shown = method.shown(server, None, table.server(1))["samples"]
     assert shown.images.shape == (8, 1, 8, 8)
     assert 0 <= float(shown.images.min()) <= float(shown.images.max()) <= 1
-
-
-def test_defaults_are_those_of_the_released_command():
-    options = Options()
-    assert (options.epochs, options.generator_steps, options.images, options.batch_size) == (
-        200,
-        30,
-        256,
-        256,
-    )
-    assert (options.lambda_ce, options.lambda_bn, options.lambda_adv, options.temperature) == (1, 1, 1, 20)
-    assert (options.optimizer.name, options.optimizer.lr, options.generator.lr) == ("sgd", 0.005, 0.001)

@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from rayfed_kd.algorithms.fedgh import Options, head_losses
+from rayfed_kd.algorithms.fedgh import head_losses
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule
@@ -126,8 +126,3 @@ def test_model_that_ends_in_no_linear_layer_is_refused(small, own_module):
     )
     with pytest.raises(RecipeError, match=r"ends in no torch.nn.Linear with biases"):
         prepare({**small, "method": {"name": "fedgh"}}, ["model={name: 'biasless_model:biasless'}"])
-
-
-def test_defaults_are_one_pass_of_one_pair_a_step():
-    options = Options()
-    assert (options.server_epochs, options.server_batch_size, options.server_optimizer) == (1, 1, None)

@@ -164,9 +164,3 @@ def test_energy_rises_over_the_rounds(bench):
         with pytest.raises(StopIteration):
             table.method.run_round(server, cohort, table.server(index))
     assert asked == pytest.approx([0.5, 0.6, 0.7, 0.8])
-
-
-def test_defaults_are_the_papers():
-    options = Options()
-    assert (options.energy_start, options.energy_end, options.weighting) == (0.95, 0.98, "uniform")
-    assert (options.distill, options.hidden, options.detach_intensity) == (1.0, 1.0, True)

@@ -8,7 +8,7 @@ import torch
 from runs import run_in_process
 from torch.nn import functional as F
 
-from rayfed_kd.algorithms.fedktl.fedktl import Options, angular_logits, simplex
+from rayfed_kd.algorithms.fedktl.fedktl import angular_logits, simplex
 from rayfed_kd.toolbox.losses import cross_entropy
 
 FEW = {"generator": {"width": 4, "latent": 6, "epochs": 1}, "server_epochs": 2}
@@ -146,11 +146,3 @@ def test_generators_error_stands_in_the_result_where_it_was_trained_there(small)
     recipe = {**small, "method": {"name": "fedktl", **FEW}}
     rows = run_in_process(recipe, *CHANGES, "rounds=2").rows["rounds"]
     assert ["generator_mse" in dict(row["logged"]) for row in rows] == [True, False]
-
-
-def test_defaults_are_those_of_the_released_script():
-    options = Options()
-    assert (options.mu, options.lambda_mse) == (50, 1)
-    assert (options.server_epochs, options.server_batch_size) == (100, 100)
-    assert (options.server_optimizer.name, options.server_optimizer.lr) == ("adam", 0.01)
-    assert (options.margin, options.scale) == (0.5, 64)

@@ -109,8 +109,3 @@ def test_teacher_is_the_received_model_frozen_and_in_eval_mode(bench, monkeypatc
     monkeypatch.setattr(FlatModule, "__call__", call)
     table.exchange(table.method.init_server(table.server()), [0])
     assert modes[:2] == [(True, True), (False, False)]
-
-
-def test_defaults_are_those_of_the_released_code():
-    options = Options()
-    assert (options.beta, options.tau) == (1.0, 1.0)

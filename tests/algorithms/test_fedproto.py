@@ -158,12 +158,6 @@ def test_attack_is_refused(small):
         prepare({**small, "method": {"name": "fedproto"}}, [attack])
 
 
-def test_defaults_are_the_readings():
-    options = Options()
-    assert (options.lambda_proto, options.distance) == (1.0, "mse")
-    assert (options.pooling, options.over) == ("count", "clients")
-
-
 @pytest.mark.parametrize(
     "schedule",
     ["{name: quorum, min_fraction: 0.6, late: next_round}", "{name: fedbuff, buffer: 2}", "{name: fedasync}"],

@@ -5,7 +5,7 @@ import torch
 from runs import run_in_process
 from torch import nn
 
-from rayfed_kd.algorithms.fedtgp import Options, class_gap, made_prototypes, margin_loss
+from rayfed_kd.algorithms.fedtgp import class_gap, made_prototypes, margin_loss
 
 CHANGES = ("model={name: mlp, hidden: 6}", "sampling.fraction=1.0", "rounds=2", "method.server_epochs=3")
 
@@ -96,9 +96,3 @@ def test_bytes_are_the_formulas_and_no_counts_travel(small):
         assert (1, client, "down", "prototypes") not in counted
         assert counted[2, client, "down", "prototypes"] + counted[2, client, "down", "labels"] == 4 * 10 * 7
     assert "counts" not in {kind for *_, kind in counted}
-
-
-def test_defaults_are_the_papers():
-    options = Options()
-    assert (options.lambda_proto, options.tau, options.server_epochs) == (0.1, 100.0, 100)
-    assert (options.gap, options.distance) == ("pairs", "mse")

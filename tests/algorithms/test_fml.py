@@ -74,7 +74,3 @@ def test_private_models_of_other_architectures_keep_their_own_and_the_meme_is_th
     rows = [row for row in result.rows["messages"] if row["kind"] == "weights"]
     assert {row["bytes"] for row in rows} == {4 * size}
     assert {row["model"] for row in result.rows["metrics"]} == {"meme", "personal"}
-
-
-def test_defaults_are_those_of_the_released_code():
-    assert (Options().alpha, Options().beta) == (0.5, 0.5)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from rayfed_kd.algorithms.moon import Options
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.flat_module import FlatModule
@@ -112,8 +111,3 @@ def test_model_without_features_is_refused_before_the_first_round(small, own_mod
     )
     with pytest.raises(RecipeError, match=r"model.name: a Sequential has no features: its output"):
         prepare({**small, "method": {"name": "moon"}}, ["model={name: 'plain_model:plain'}"])
-
-
-def test_defaults_are_the_papers():
-    options = Options()
-    assert (options.mu, options.tau, options.buffer) == (5.0, 0.5, 1)

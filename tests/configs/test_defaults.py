@@ -1,7 +1,8 @@
 """Defaults and ranges of all options are those written down in `defaults.yaml`.
 
 A default is part of a result: who changes one changes runs that do not name it. The file says so in the diff,
-and the changelog to users. Papers' values are held by the methods' own tests and by `test_recipes.py`.
+and the changelog to users. Which are a paper's or a released script's the methods' pages say; those of a
+paper's recipes are held by `test_recipes.py`.
 
     python tests/configs/test_defaults.py      # writes the file anew, as `make derived` does
 """
