@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.errors import RecipeError
@@ -14,6 +15,7 @@ from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 
+FIRST = ("from_round", "warmup_rounds")
 ROUNDING = 1e-6  # of float32 pixels that were scaled
 
 
@@ -45,6 +47,22 @@ def check_generated(method: str, generates: str, dataset: Dataset) -> None:
             "in [-1, 1] with data.pixels=symmetric",
             path="method.name",
         )
+
+
+def never_begun(options: BaseModel, rounds: int) -> str:
+    """A note on what options begin after the run's last round; empty if there is nothing.
+
+    Args:
+        options: a method's. What ends with `from_round` is a first round, `warmup_rounds` are those before.
+        rounds: of the run.
+    """
+    begins = {name: int(name == "warmup_rounds") for name in dict(options) if name.endswith(FIRST)}
+    late = [
+        f"method.{name} = {value}: the run has {rounds} rounds, and what begins then never does"
+        for name, later in begins.items()
+        if (value := getattr(options, name)) is not None and value + later > rounds
+    ]
+    return "; ".join(late)
 
 
 def check_public(recipe: Recipe, method: Method[Any, Any]) -> None:

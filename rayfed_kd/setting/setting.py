@@ -40,6 +40,7 @@ from rayfed_kd.setting.method_needs import (
     check_label_options,
     check_public,
     check_summed_replies,
+    never_begun,
 )
 from rayfed_kd.setting.modules.architectures import Architectures
 from rayfed_kd.setting.modules.training_trial import Outcome
@@ -124,7 +125,8 @@ class Setting:
     @property
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
-        ours = (self.groups.note, self._unreached, self._long_step)
+        late = never_begun(self.method.options, self.recipe.rounds)
+        ours = (late, self.groups.note, self._unreached, self._long_step)
         return [*self.dataset.notes, *filter(None, [self.method_note, *ours])]
 
     @cached_property

@@ -59,3 +59,18 @@ def test_images_elsewhere_are_refused_by_methods_that_generate_them(images, pixe
     with pytest.raises(RecipeError, match=f"method.name: .*{message}"):
         prepared(tmp_path, images, pixels=pixels)
     assert prepared(tmp_path, images, {"name": "fedavg"}, pixels=pixels)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "rounds", "late"),
+    [
+        ("fedkf", "warmup_rounds", 2, True),
+        ("fedkf", "warmup_rounds", 3, False),
+        ("dafkd", "distill_from_round", 1, True),
+        ("dafkd", "distill_from_round", 2, False),
+    ],
+)
+def test_what_a_method_never_begins_is_told(method, key, rounds, late):
+    asked = {**FOUR_CLIENTS, "method": {"name": method, key: 2}, "rounds": rounds, "sampling": {"count": 2}}
+    told = f"method.{key} = 2: the run has {rounds} rounds, and what begins then never does"
+    assert (told in prepare(asked).setting.notes) == late
