@@ -43,7 +43,7 @@ class EngineCohort:
         self._round, self._run, self.traffic = round_index, run, Traffic()
         self._sender = Sender(round_index, run, self.traffic)
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
-        self._schedule, self._queue, self._records = run.setting.schedule, run.queue, run.records
+        self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
         self._wires = run.setting.wires
         self._received: list[ReceivedParts] = []
         self._exchanges = self._asked = 0

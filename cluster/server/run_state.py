@@ -20,7 +20,7 @@ from rayfed_kd.cluster.server.event_queue import Dispatch, EventQueue
 from rayfed_kd.cluster.server.features import RoundFeature
 from rayfed_kd.cluster.server.traffic import Counters
 from rayfed_kd.setting.setting import Setting
-from rayfed_kd.timing import UpdateRule
+from rayfed_kd.timing import Schedule, UpdateRule
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class RunState:
     """The parts of one run. The queue, the records and the counters change from round to round.
 
     Attributes:
-        setting: method, data, partition, schedule, wires.
+        setting: method, data, partition, wires.
         engine: runs the steps.
+        schedule: samples clients, and decides when an update is complete.
         rule: how replies become the server's new vector; None: their weighted mean.
         queue: dispatches without a reply, and the simulated time.
         records: client id -> its record.
@@ -39,6 +40,7 @@ class RunState:
 
     setting: Setting
     engine: Engine
+    schedule: Schedule
     rule: UpdateRule | None
     queue: EventQueue
     records: Records

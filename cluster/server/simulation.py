@@ -176,6 +176,7 @@ class Simulation:
         self.run_state = RunState(
             setting=setting,
             engine=self.engine,
+            schedule=setting.schedule,
             rule=rule and replace(rule, borders=setting.borders),
             queue=queue,
             records=Records(start.records),

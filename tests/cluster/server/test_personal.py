@@ -157,7 +157,7 @@ def test_only_what_changed_is_evaluated_again_with_the_same_result():
         return Evaluator(simulation.setting, simulation.engine)
 
     simulation, cached = simulated(before=count)
-    cohorts = [simulation.setting.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
+    cohorts = [simulation.run_state.schedule.sample(range(5), 2, r) for r in (1, 2, 3, 4)]
     assert asked == [0, 1, 2, 3, 4, *(client for cohort in cohorts[1:] for client in sorted(cohort))]
     asked.clear()
     _, afresh = simulated(before=forget)

@@ -79,10 +79,10 @@ def asked(engine, question="ids", message=None, *, drop=False, codec=None, down=
         setting=SimpleNamespace(
             method=method,
             recipe=recipe,
-            schedule=Both(None, ScheduleFacts(clients=5, cohort=2, seed=1)),
             wires={"down": wire(method, down, "ids"), "up": wire(method, codec)},
         ),
         engine=engine,
+        schedule=Both(None, ScheduleFacts(clients=5, cohort=2, seed=1)),
         rule=UpdateRule(),
         queue=EventQueue(engine, NoClock(None, ClockFacts(5, seed=1)), method.up),
         records=Records({k: ClientRecord(3, Held({"state": None}), 7, 0) for k in ANSWERS}),
