@@ -180,12 +180,12 @@ def _check_quotes(file: Path, table: pa.Table, form: CsvForm) -> None:
     texts = (column for column in table.columns if pa.types.is_string(column.type))
     if not any(pc.any(pc.match_substring_regex(column, "[\r\n]")).as_py() for column in texts):
         return
-    with pa.input_stream(file) as stream:  # decompresses, as Arrow's reader of CSV
-        text = stream.read().decode(form.encoding).removeprefix("\ufeff")
-    row, limit = -1, csv.field_size_limit(len(text))
+    row, limit = -1, csv.field_size_limit(2**31 - 1)
     try:
-        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=form.separator, strict=True):
-            row += bool(cells)  # Arrow skips empty lines as well
+        with pa.input_stream(file) as stream:  # decompresses, as Arrow's reader of CSV
+            text = io.TextIOWrapper(stream, form.encoding, newline="")
+            for cells in csv.reader(text, delimiter=form.separator, strict=True):
+                row += bool(cells)  # Arrow skips empty lines as well
     except csv.Error as error:
         raise DataError(
             f"{file}, row {row + 1}: a text begins with a quotation mark and does not end with one ({error})"
