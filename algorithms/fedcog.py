@@ -82,7 +82,7 @@ class FedCOG(Averaging[Tensor | None]):
         options, student = self.options, ctx.model(message["student"])
         labels = missing_labels(ctx.label_counts(), options.images)
         # Updates are counted from 0, rounds from 1.
-        if options.lambda_kd and len(labels) and message["version"] + 1 >= options.generation_from_round:
+        if options.lambda_kd and len(labels) and ctx.round >= options.generation_from_round:
             consensus = ctx.frozen_model(message["student"])
             local_model = None if client is None else ctx.frozen_model(client)
             images = self._images(labels, consensus, local_model, ctx)

@@ -68,7 +68,7 @@ class Options(DroppingOptions):
     """FedD2S' options; the defaults are the paper's for alpha 0.1."""
 
     passes: int | None = Field(
-        None, ge=0, description="passes of (J, Q) on either side; null: half of local.epochs, rounded up"
+        None, ge=1, description="passes of (J, Q) on either side; null: half of local.epochs, rounded up"
     )
     tau: float = Field(1.0, gt=0, description="temperature of J, which is times tau^2")
     kl_direction: Direction = Field(

@@ -85,7 +85,7 @@ class FedGKD(Averages, OneExchange[ServerState, None], plain_training=True):
     def dispatch(self, server: ServerState, ctx: ServerContext) -> Message:
         """Send w^t, wbar^t unless w^t is the teacher, and whether there was an update to distil from."""
         student, distil = server.recent[0], int(server.version > 0)
-        if self.options.buffer == 1 or not distil:
+        if self.options.buffer == 1 or not (distil and self.options.gamma):
             return Message(student=student, distil=distil)
         return Message(student=student, teacher=server.teacher, distil=distil)
 

@@ -51,6 +51,7 @@ from rayfed_kd.toolbox.low_rank import LowRank, Replica, Replicated, matrix_plac
 from rayfed_kd.toolbox.optimizers import Optimizer
 
 MENTOR, MENTEE, MAP = "mentor", "mentee", "map"
+LEAST_INTENSITY = 1e-8
 
 
 class Options(MethodOptions):
@@ -132,7 +133,8 @@ class FedKD(Method[Replicated, ClientState], plain_training=True):
         z_t, z_s = models[MENTOR].classify(h_t), models[MENTEE].classify(h_s)
         parts = {"ce": cross_entropy(z_t, labels, extras), "mentee_ce": cross_entropy(z_s, labels, extras)}
         value = parts["ce"] + parts["mentee_ce"]
-        intensity = value.detach() if options.detach_intensity else value
+        # Cross entropies of certain models are exactly 0 in float32.
+        intensity = (value.detach() if options.detach_intensity else value).clamp(min=LEAST_INTENSITY)
         if options.distill:
             parts |= {"kd": distillation(z_s, z_t), "mentee_kd": distillation(z_t, z_s)}
             value = value + options.distill * (parts["kd"] + parts["mentee_kd"]) / intensity

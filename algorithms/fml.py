@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from rayfed_kd.protocol import PERSONAL, ClientContext, Evaluable, Evaluated, Message, Reply
@@ -39,6 +39,12 @@ class Options(SharedSmallOptions):
 
     alpha: float = Field(0.5, ge=0, le=1, description="share of the labels in the private model's loss")
     beta: float = Field(0.5, ge=0, le=1, description="share of the labels in the meme's loss")
+
+    @model_validator(mode="after")
+    def _learning(self) -> Options:
+        if not (self.alpha or self.beta):
+            raise ValueError("alpha: 0 and beta: 0: no model learns labels; expected one above 0")
+        return self
 
 
 class FML(OwnModels, SharedSmall[Tensor], plain_training=True):

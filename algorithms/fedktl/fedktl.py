@@ -14,8 +14,8 @@ Pre-trained Generator to Clients in Heterogeneous Federated Learning, CVPR, arXi
 
 Prediction: the class of the largest cosine. G is given as a file, or else trained at the server on public
 images, which is not the paper's. Readings: a class that nobody sent has no image; an update takes what came
-in it; pairs are drawn anew for each batch, at most as many as it has samples; BatchNorm's running statistics
-are of real images (`batchnorm`). mu = 0: clients use nothing of what they receive.
+in it; pairs are drawn anew for each batch, at most as many as a full one has samples; BatchNorm's running
+statistics are of real images (`batchnorm`). mu = 0: clients use nothing of what they receive.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from rayfed_kd.protocol.wire import PartSize
 from rayfed_kd.timing import Progress
 from rayfed_kd.timing.schedule import check_sample
 
+MOST_BAD = 100  # replies in a row, beyond as many as clients are at work
+
 
 class BadReplyError(RunError):
     """A reply that the server cannot use: it has NaN or infinite values, or a vector of a wrong size."""
@@ -44,7 +46,7 @@ class EngineCohort:
         self._sender = Sender(round_index, run, self.traffic)
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
-        self._wires = run.setting.wires
+        self._wires, self._everyone = run.setting.wires, range(run.setting.recipe.partition.clients)
         self._received: list[ReceivedParts] = []
         self._exchanges = self._asked = 0
         self._clients = self._drawn(self._progress(starting=True))
@@ -136,8 +138,7 @@ class EngineCohort:
         Raises: RunError if the schedule samples clients that are not available.
         """
         wanted = self._schedule.clients_to_ask(progress)
-        clients = range(self._run.setting.recipe.partition.clients)
-        free = self._queue.available(clients) if wanted else []
+        free = self._queue.available(self._everyone) if wanted else []
         if not free:
             return []
         # The draw's number and the run's seed decide the sample; checkpoints keep it for a resumed run.
@@ -182,31 +183,23 @@ class EngineCohort:
         deadline = queue.now + schedule.deadline_s(self._round)
         replies: list[ReceivedReply] = []
         error: BadReplyError | None = None
+        bad_in_a_row = 0
         past_deadline = False  # still in the deadline's own second
-        # With no client at work nothing can arrive: the update ends with the replies that it has.
-        while len(queue):
-            progress = self._progress(len(replies), past_deadline=past_deadline)
-            if schedule.is_complete(progress):
+        while not schedule.is_complete(progress := self._progress(len(replies), past_deadline=past_deadline)):
+            arrival = self._arrival(progress, add, deadline)
+            # With no client at work, and nobody to ask, the update ends with the replies that it has.
+            if arrival is None and not len(queue):
                 break
-            # Replies that arrive in the current second are taken before new clients are dispatched.
-            arrival = queue.next(until=queue.now)
-            if arrival is None:
-                for client in self._drawn(progress) if add else ():
-                    add(client)  # type: ignore[misc]
-                # Past the deadline the schedule was just asked and wants more: the next reply, whenever it
-                # comes.
-                arrival = queue.next(until=math.inf if past_deadline else deadline)
-            if arrival is None:  # the deadline passed first: the schedule is asked again
-                past_deadline = True
+            if arrival is None:  # the schedule is asked again
+                past_deadline |= queue.now >= deadline
                 continue
             try:
                 reply = self._accepted(*arrival)
             except BadReplyError as bad:
-                if self._faults.bad_replies == "stop":
-                    raise
-                self.traffic.leave_out(str(bad))
-                error = bad
+                error, bad_in_a_row = bad, bad_in_a_row + 1
+                self._leave_out(bad, bad_in_a_row)
                 continue
+            bad_in_a_row = 0
             if reply is None:
                 self.traffic.dropped += 1
             else:
@@ -229,6 +222,35 @@ class EngineCohort:
         # The largest exchange: one before may be with newcomers alone; who stays silent is missing later.
         self.traffic.cohort = max(self.traffic.cohort, len(replies) + self.traffic.dropped)
         return collected
+
+    def _arrival(
+        self, progress: Progress, add: Callable[[int], object] | None, deadline: float
+    ) -> tuple[Dispatch, StepResult] | None:
+        """The next reply; None if none comes until the schedule is to be asked again."""
+        queue = self._queue
+        # Replies that arrive in the current second are taken before new clients are dispatched.
+        if (arrival := queue.next(until=queue.now)) is not None:
+            return arrival
+        for client in self._drawn(progress) if add else ():
+            add(client)  # type: ignore[misc]
+        # Past the deadline the schedule was just asked and wants more: the next reply, whenever it comes.
+        limit = math.inf if progress.past_deadline else deadline
+        # Of clients that it wanted and did not get one may be available before.
+        if add and self._schedule.clients_to_ask(self._progress(progress.replies)):
+            limit = min(limit, queue.free_s(self._everyone))
+        return queue.next(until=limit) if len(queue) else None
+
+    def _leave_out(self, bad: BadReplyError, in_a_row: int) -> None:
+        """Count a reply that cannot be used.
+
+        Raises: it, under `faults.bad_replies: stop`; RunError if there is no end of them: within an update
+            all clients get the same message, which may let none of them succeed.
+        """
+        if self._faults.bad_replies == "stop":
+            raise bad
+        if in_a_row > MOST_BAD + self._schedule.concurrency:
+            raise RunError(f"{bad} So were {in_a_row - 1} replies before it")
+        self.traffic.leave_out(str(bad))
 
     def _replies(self, replies: Sequence[ReceivedReply]) -> Replies:
         """The replies of this exchange, with the rule that says how they become the server's new vector."""

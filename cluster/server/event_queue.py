@@ -123,6 +123,14 @@ class EventQueue:
             reachable = self._clock.available(free, self.now)
         return reachable
 
+    def free_s(self, clients: Sequence[int]) -> float:
+        """The second, after now, at which another of `clients` can be dispatched that is away now."""
+        if self._clock is None:
+            return math.inf
+        away = {*clients} - self.clients - {*self._clock.available(clients, self.now)}
+        at = self._clock.next_available(sorted(away), self.now) if away else math.inf
+        return at if at > self.now else math.inf
+
     def start(self, *dispatches: Dispatch, summed_sizes: Sequence[int] = ()) -> None:
         """Submit one dispatch, or several as a group that trains as one batch.
 
@@ -133,6 +141,8 @@ class EventQueue:
         """
         # Counted as waiting, because the local engine runs the steps inside `submit`.
         started = time.perf_counter()
+        if self._clock is None:  # deadlines count from here, not from the last reply
+            self.now = time.monotonic() - self._origin
         futures = self._engine.submit([dispatch.call for dispatch in dispatches], summed_sizes)
         self.waited_s += time.perf_counter() - started
         for entry, future in zip(dispatches, futures, strict=True):

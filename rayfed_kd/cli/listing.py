@@ -60,8 +60,9 @@ class OptionRow(NamedTuple):
 
 
 def echo_json(content: object) -> None:
-    """Print what a command found as JSON, on standard output; a path, for which JSON has no word, as text."""
-    click.echo(json.dumps(content, indent=2, default=str))
+    """Print what a command found as JSON, on standard output, with paths and infinity as texts."""
+    plain = json.loads(json.dumps(content, default=str), parse_constant=lambda name: str(float(name)))
+    click.echo(json.dumps(plain, indent=2))
 
 
 def page_width(console: Console) -> Console:

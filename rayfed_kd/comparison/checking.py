@@ -46,6 +46,9 @@ def check_studies(studies: Sequence[Study]) -> Sequence[Study]:
             find_data(recipe)
             if study.headline == "server_accuracy" and load_data(recipe).test is None:
                 raise RecipeError("headline: the data have no official test set", source=study.source or None)
+        for run, _ in unfinished:
+            if run.folder.is_dir() and any(run.folder.iterdir()):
+                raise RecipeError(f"{run.folder} is there, without a finished run; expected another folder")
         # The first one's rows are built as it begins, if that is now.
         if place or any(run.search for run in study.runs):
             check_rows([run for run, _ in unfinished], Work())

@@ -103,7 +103,11 @@ def seeds_there(folder: Path, label: str, *, finished: bool) -> set[int]:
     stem, seeds = _stem(label), set[int]()
     for path in folder.iterdir() if folder.is_dir() else ():
         seed = path.name.removesuffix(UNFINISHED).removeprefix(stem)
-        if path.name.startswith(stem) and seed.isdecimal() and (_is_finished(path) or not finished):
+        if (
+            path.name.startswith(stem)
+            and seed.isdecimal()
+            and not (finished and (path.suffix == UNFINISHED or not _is_finished(path)))
+        ):
             seeds.add(int(seed))
     return seeds
 

@@ -97,7 +97,7 @@ def select_studies(
         if not selected:
             raise RecipeError("--only and --without leave no row; expected at least one")
         if add_seeds is not None:
-            selected = changed(more_seeds(selected, add_seeds))
+            selected = changed(more_seeds([with_controls(table, without) for table in selected], add_seeds))
         found = [table if table.search is None else with_found(table, overrides) for table in selected]
         return [with_controls(table, without) for table in found]
 

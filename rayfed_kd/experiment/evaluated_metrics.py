@@ -42,8 +42,11 @@ def evaluated_metrics(setting: Setting) -> Mapping[str, Sequence[str]]:
     models = setting.method.evaluated(setting.method.init_server(setting.server_context()))
     shared = ["server_accuracy"] if setting.dataset.test is not None else []
     shared += ["amp", "ua", "wlp"] if len(setting.tested.indices) > 0 else []
+    own = ["ua", "amp", "wlp"]
+    if setting.recipe.partition.test == "official":
+        own.append("server_accuracy")
     return {
-        name: [*(["ua", "amp", "wlp"] if isinstance(model, Personal) else shared), *_scores(setting, model)]
+        name: [*(own if isinstance(model, Personal | Completing) else shared), *_scores(setting, model)]
         for name, model in models.items()
     }
 

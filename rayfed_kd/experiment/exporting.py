@@ -26,6 +26,7 @@ from rayfed_kd.experiment.exported_model import (
     described_model,
 )
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.experiment.resumability import check_data
 from rayfed_kd.files import (
     atomic_write,
     make_folder,
@@ -105,7 +106,7 @@ def read_model(
     Args:
         folder, model, client: as `export` takes them.
     Returns: what it is, and its module's state_dict.
-    Raises: RecipeError if there is no checkpoint or no such model.
+    Raises: RecipeError if there is no checkpoint or no such model, or the data are others now.
     """
     folder = Path(folder).resolve()
     if not folder.is_dir():
@@ -114,6 +115,7 @@ def read_model(
         raise RecipeError(f"{folder} holds no run: there is no {CONFIG}; expected a run's folder")
     prepared = prepare(folder / CONFIG)
     setting, warned = prepared.setting, list[str]()
+    check_data(folder, setting)  # else a normalisation would be exported that the run has not had
     host = Host(setting)
     publish = LocalEngine(host).publish
     snapshot = Checkpointer(folder, prepared.recipe.checkpoint).latest(publish, "cpu", warned.append)

@@ -97,7 +97,7 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
     """
     from rayfed_kd.cluster.server.checkpoints import Checkpointer
 
-    _check_data(folder, setting)
+    check_data(folder, setting)
     _check_partition(folder, setting)
     _check_devices(folder, setting)
     faults: list[str] = []
@@ -118,7 +118,8 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
     tell(f"no usable checkpoint: the run begins again at round 1, without its {recorded}")
 
 
-def _check_data(folder: Path, setting: Setting) -> None:
+def check_data(folder: Path, setting: Setting) -> None:
+    """Raises: RecipeError if a run's data are others than when it was begun."""
     from rayfed_kd.data.cache import content_hashes
     from rayfed_kd.results.folder import read_environment
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.models.module_tensors import HeldTensor, ModuleTensors
+from rayfed_kd.models.module_tensors import PLAIN_ORDER, HeldTensor, ModuleTensors
 from rayfed_kd.models.spacing import Spacing
 from rayfed_kd.models.vectors import Layout, PlacedTensor
 from rayfed_kd.models.whole_modules import classify, features_of
@@ -54,7 +54,7 @@ class FlatModule:
         # Before `to`, which gives a buffer in two places a copy for each.
         parts = ModuleTensors.of(module)
         self.module = module.to(device)
-        self.trained, self.buffers = parts.trained, parts.moving
+        self.trained, self.buffers, self._plain = parts.trained, parts.moving, hasattr(module, PLAIN_ORDER)
         self._statistics = (*parts.moving, *parts.counters)
         self.leaves = [cast(nn.Parameter, slot.now) for slot in parts.trained]
         self.num_parameters = sum(slot.shape.numel() for slot in parts.trained)
@@ -82,9 +82,9 @@ class FlatModule:
     def _adopt(self, parts: ModuleTensors) -> None:
         """Move the module's tensors into the vector, and note where the tensors beside the vector are."""
         for leaf, slot in zip(self.leaves, parts.trained, strict=True):
-            leaf.data = view_as(self.storage[self.places[slot.name]], slot.shape).copy_(leaf)
+            leaf.data = self._seen(self.storage[self.places[slot.name]], slot.shape).copy_(leaf)
         self._gradients = [
-            view_as(self.gradients[self.places[slot.name]], slot.shape) for slot in parts.trained
+            self._seen(self.gradients[self.places[slot.name]], slot.shape) for slot in parts.trained
         ]
         for slot in parts.moving:
             slot.assign(self._home(slot).copy_(slot.now))
@@ -226,7 +226,10 @@ class FlatModule:
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
-        return [view_as(vector[self._dense[slot.name]], slot.shape) for slot in self.trained]
+        return [self._seen(vector[self._dense[slot.name]], slot.shape) for slot in self.trained]
+
+    def _seen(self, flat: Tensor, shape: torch.Size) -> Tensor:
+        return flat.view(shape) if self._plain else view_as(flat, shape)
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """`vector`, [num_elements], as the module's tensors by name: views, or on a GPU aligned copies."""
@@ -243,7 +246,8 @@ class FlatModule:
     @cached_property
     def layout(self) -> Layout:
         """The vector's tensors, in its order."""
-        parameters = [PlacedTensor(slot.name, _lying(slot.shape), "parameter") for slot in self.trained]
+        lying = tuple if self._plain else _lying
+        parameters = [PlacedTensor(slot.name, lying(slot.shape), "parameter") for slot in self.trained]
         buffers = [PlacedTensor(slot.name, tuple(slot.shape), "buffer") for slot in self.buffers]
         return Layout((*parameters, *buffers))
 

@@ -20,6 +20,8 @@ from rayfed_kd.errors import RecipeError
 
 # The attribute that names a module's float32 buffers that training changes. Without it all of them may.
 MOVING = "rayfed_kd_moving"
+# A module that has it keeps torch's order of elements in weights of four sides; others have channels-last.
+PLAIN_ORDER = "rayfed_kd_plain_order"
 Place = tuple[dict[str, Any], str]  # an owner's table of parameters or of buffers, and a name in it
 
 

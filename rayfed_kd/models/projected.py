@@ -64,7 +64,7 @@ class SteadyBatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """[batch, c, h, w], the same shape."""
-        if self.training and maps.numel() == maps.shape[1]:
+        if self.training and self.running_mean is not None and maps.numel() == maps.shape[1]:
             return F.batch_norm(
                 maps, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
@@ -72,12 +72,9 @@ class SteadyBatchNorm2d(nn.BatchNorm2d):
 
 
 def _let_single_samples_through(body: nn.Module) -> None:
-    for owner in list(body.modules()):
-        for name, child in owner.named_children():
-            if type(child) is nn.BatchNorm2d:
-                steady = SteadyBatchNorm2d(child.num_features, child.eps, child.momentum)
-                steady.load_state_dict(child.state_dict())
-                setattr(owner, name, steady)
+    for part in body.modules():
+        if type(part) is nn.BatchNorm2d:
+            part.__class__ = SteadyBatchNorm2d  # the same layer, frozen, tied or hooked as it is
 
 
 def _headless(module: nn.Module, shape: Shape, classes: int, name: str) -> tuple[nn.Sequential, int]:
@@ -85,7 +82,10 @@ def _headless(module: nn.Module, shape: Shape, classes: int, name: str) -> tuple
 
     Raises: RecipeError if it does not end in a linear layer.
     """
-    if isinstance(module, Classifier):
+    parts = ("forward", "features", "classify")
+    if isinstance(module, Classifier) and all(
+        getattr(type(module), part) is getattr(Classifier, part) for part in parts
+    ):
         return nn.Sequential(*module.stages[:-1]), module.feature_size
     if next(module.parameters()).is_meta:
         # Built for its size alone: the layer that is listed last, as nothing can be tried.

@@ -71,8 +71,8 @@ def metrics_section(runs: Sequence[Run]) -> Section | None:
     return Section(
         "Metrics by round",
         [
-            "AMP: accuracy on clients' test parts, weighted by size; FM: its variance over clients (smaller "
-            "is better); WLP: the worst client's; UA: the plain mean.",
+            "AMP: accuracy on clients' test samples, weighted by size; FM: its variance over clients "
+            "(smaller is better); WLP: the worst client's; UA: the plain mean.",
             "Best: all metrics of a model in one round, the first in which its accuracy on the official test "
             "part, else AMP, is largest.",
             *([SCORES] if any(map(is_score, metrics)) else []),
@@ -130,7 +130,10 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
         colour = SERIES[looks[name] % len(SERIES)]
         draw = partial(draw_accuracies, percents=values, colour=colour, highest=highest)
         pictures.append(panel(name, f"Histogram of {len(values)} accuracies, 5 points a bar", draw))
-    note = "Accuracy on each client's own test part, percent, in the last evaluated round"
+    note = (
+        "Accuracy on each client's own test part, or on the official one where `partition.test` says so, "
+        "percent, in the last evaluated round"
+    )
     return Section(
         "Accuracy over clients",
         [f"{note}{'; a picture has the clients of all its seeds' if _seeded(runs) else ''}."],

@@ -130,11 +130,14 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
     files.write_parquet(path, pa.table(columns))
 
 
+NAMING_FILES = {"model", "client_models", "method", "partition", "clock"}  # the sections that may
+
+
 def fingerprints(recipe: Recipe, setting: Setting) -> dict[str, dict[str, str]]:
     """Hashes of what a run is of beside its recipe: the user's own modules, the files it names, its data."""
     return {
         "own_code": own_code(recipe),
-        "files": named_files(texts(recipe.model_dump(include={"model", "client_models", "method"}))),
+        "files": named_files(texts(recipe.model_dump(include=NAMING_FILES))),
         "data": content_hashes(setting.dataset),
     }
 

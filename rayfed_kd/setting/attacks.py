@@ -194,6 +194,9 @@ def check_attack(recipe: Recipe, method: Method[Any, Any], schedule: Schedule) -
     count = attack.count(clients)
     if attack.name == "lie" and count:
         try:
-            strength(attack, clients - count, count)
+            # Of a round that draws some of all clients, any may be attackers.
+            asked = replies_of(schedule, recipe.rounds)
+            for corrupt in range(1 if asked < clients else count, min(count, asked - 1) + 1):
+                strength(attack, asked - corrupt, corrupt)
         except RunError as error:
             raise RecipeError(str(error)) from None

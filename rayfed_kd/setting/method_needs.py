@@ -15,7 +15,8 @@ from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
 
-FIRST = ("from_round", "warmup_rounds")
+# What options' names end with -> how much later than the round or update that they say something begins.
+FIRST = {"from_round": 0, "warmup_rounds": 1, "blend_after": 2}
 ROUNDING = 1e-6  # of float32 pixels that were scaled
 
 
@@ -53,14 +54,14 @@ def never_begun(options: BaseModel, rounds: int) -> str:
     """A note on what options begin after the run's last round; empty if there is nothing.
 
     Args:
-        options: a method's. What ends with `from_round` is a first round, `warmup_rounds` are those before.
+        options: a method's.
         rounds: of the run.
     """
-    begins = {name: int(name == "warmup_rounds") for name in dict(options) if name.endswith(FIRST)}
     late = [
         f"method.{name} = {value}: the run has {rounds} rounds, and what begins then never does"
-        for name, later in begins.items()
-        if (value := getattr(options, name)) is not None and value + later > rounds
+        for name, value in options
+        for end, later in FIRST.items()
+        if name.endswith(end) and value is not None and value + later > rounds
     ]
     return "; ".join(late)
 

@@ -181,8 +181,9 @@ def calibration_error(
 
     The confidence is the largest softmax probability (Guo et al. 2017, arXiv 1706.04599, equation 3).
     """
+    # torchmetrics puts a confidence of exactly 1 into a bin of its own.
     error: Tensor = classification().multiclass_calibration_error(
-        probabilities(logits), labels, logits.shape[1], n_bins=bins, norm="l1"
+        probabilities(logits).clamp(max=1 - 2**-53), labels, logits.shape[1], n_bins=bins, norm="l1"
     )
     return error
 

@@ -277,8 +277,9 @@ class Setting:
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(method.options, AggregationOptions) and method.options.aggregation != "mean":
             used = replies_of(self.schedule, self.recipe.rounds, past_deadline=True)
-            late, poisson = not self.schedule.drops_late, self.recipe.sampling.poisson
-            method.options.check_clients(used, late=late, poisson=poisson)
+            away = self.devices is not None and not self.devices.always_available
+            few = "sampling.poisson" if self.recipe.sampling.poisson else "devices that are away" * away
+            method.options.check_clients(used, late=not self.schedule.drops_late, few=few)
         module_pool = self.module_pool()
         for name in self.builders:
             module_pool.initial_vector(name)

@@ -21,7 +21,7 @@ from rayfed_kd.recipe.roles import metric
 from rayfed_kd.recipe.torchvision_import import UNUSABLE, import_torchvision
 
 # How functions end whose smaller values are better.
-FALLING = ("calibration_error", "hamming_distance", "hinge_loss", "ranking_loss", "coverage_error")
+FALLING = ("calibration_error", "hamming_distance", "hinge_loss", "ranking_loss", "coverage_error", "eer")
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from rayfed_kd.timing.devices import Devices
 class ClockOptions(BaseModel):
     """Base of every clock's options: the keys of a recipe's `clock` beside `name`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

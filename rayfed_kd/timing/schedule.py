@@ -26,7 +26,7 @@ from rayfed_kd.timing.update_rule import UpdateRule
 class ScheduleOptions(BaseModel):
     """Base of every schedule's options: the keys of a recipe's `schedule` beside `name`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

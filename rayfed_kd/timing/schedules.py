@@ -41,7 +41,9 @@ class QuorumOptions(LateOptions):
     late: Literal["drop", "next_round"] = Field(
         "drop", description="what a late client's reply is: given up, or part of the round that it comes in"
     )
-    over_selection: float = Field(0.0, ge=0, description="clients asked beyond the cohort, as a share of it")
+    over_selection: float = Field(
+        0.0, ge=0, le=1e6, description="clients asked beyond the cohort, as a share of it"
+    )
 
 
 class Quorum(Schedule):

@@ -26,7 +26,7 @@ class StalenessRule(BaseModel, ABC):
     its use. A recipe names a rule under `schedule.staleness`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @abstractmethod
     def weight(self, tau: int) -> float:

@@ -30,7 +30,8 @@ class UpdateRule:
               s(tau_i)                     none
         c_i = w_i, or with `difference` w + (w_i - w_sent_i), what the client changed added to today's w
 
-    Buffers always count as w_i: differences would make BatchNorm's running variance negative.
+    Buffers always count as w_i, and beyond eta A = 1 as their mean alone: differences, and steps beyond the
+    replies, would make BatchNorm's running variance negative.
 
     With fresh replies, `samples` and eta = 1 this is the weighted mean of a synchronous round, in its bits.
 
@@ -76,15 +77,17 @@ class UpdateRule:
         shares = [self.server_lr * share for share in shares]
         if divisor == 0:  # `weight_sum` of replies that all weigh nothing
             return into.clone()
-        candidates = vectors
-        if self.difference:
-            length = into.numel()
-            border = self.borders.get(length, length) if parameters is None else parameters
-            candidates = _Candidates(into, vectors, late, border)
+        length = into.numel()
+        border = self.borders.get(length, length) if parameters is None else parameters
+        candidates = _Candidates(into, vectors, late, border) if self.difference else vectors
         total = weighted_sum(candidates, shares)
         rest = divisor - sum(shares)  # exactly zero where the rule is a mean
+        mixed = slice(None)
+        if rest < 0:
+            total[border:] *= divisor / sum(shares)
+            mixed = slice(border)
         if rest:
-            total.add_(into.to(total), alpha=rest)
+            total[mixed].add_(into[mixed].to(total), alpha=rest)
         # Divided once, at the end, as `weighted_mean` does: fresh replies give the same bits.
         return total.div_(divisor).to(into.dtype)
 

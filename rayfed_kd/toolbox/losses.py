@@ -66,7 +66,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, extras: Mapping[str, Tensor] =
 def _weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: Tensor) -> Tensor:
     costs, sample_weights = -F.log_softmax(logits, dim=1), weights[labels]
     hard = costs.gather(1, labels.unsqueeze(1)).squeeze(1)
-    even = (weights * costs).mean(dim=1)
+    # Without smoothing the mean over classes does not count, also where a logit is -inf.
+    even = torch.where(smoothing > 0, (weights * costs).mean(dim=1), 0.0)
     return ((1 - smoothing) * sample_weights * hard + smoothing * even).sum() / sample_weights.sum()
 
 

@@ -32,13 +32,13 @@ class AggregationOptions(MethodOptions):
     corrupt: int = Field(1, ge=0, description="krum, multi_krum: how many clients may lie, f")
     chosen: int | None = Field(None, ge=1, description="multi_krum: how many are averaged; null: n - f")
 
-    def check_clients(self, clients: int, *, late: bool = False, poisson: bool = False) -> None:
+    def check_clients(self, clients: int, *, late: bool = False, few: str = "") -> None:
         """Check that a robust mean can be taken in every round.
 
         Args:
             clients: the fewest replies of a round.
             late: whether the schedule keeps late replies.
-            poisson: whether a round may have any number of clients.
+            few: why a round may have any number of clients; empty: it may not.
         Raises: RecipeError
         """
         if late and self.aggregation != "mean":
@@ -46,8 +46,8 @@ class AggregationOptions(MethodOptions):
                 f"method.aggregation = {self.aggregation!r}: robust means have no weights for late replies, "
                 "which this schedule keeps; expected mean, or schedule.name=sync, or quorum with late: drop"
             )
-        if poisson and self.aggregation not in ("mean", "median"):
-            raise RecipeError("sampling.poisson may draw too few; expected median", "method.aggregation")
+        if few and self.aggregation not in ("mean", "median"):
+            raise RecipeError(f"{few} may leave too few; expected median", "method.aggregation")
         if self.aggregation == "trimmed_mean" and 0 < self.trim * clients < 1 - ROUNDING:
             raise RecipeError(
                 f"method.trim = {self.trim:g}: of {clients} clients a round it cuts off none, which leaves "

@@ -67,6 +67,36 @@ class Transposed(nn.Module):
         return self.head(self.up(self.down(images).relu()).flatten(1))
 
 
+class ViewedMaps(Transposed):
+    """Only of maps in torch's own order, as code of LeNets has it."""
+
+    def forward(self, images):
+        return self.head(self.up(self.down(images).relu()).view(len(images), -1))
+
+
+class StridedMaps(Transposed):
+    def forward(self, images):
+        maps = self.up(self.down(images).relu())
+        return self.head(torch.as_strided(maps, (len(images), 128), (128, 1)))
+
+
+class NormedHead(Net):
+    """A pass of the head alone makes one more step towards the norm."""
+
+    def prepare(self):
+        self.head = nn.utils.parametrizations.spectral_norm(self.head)
+
+
+class HookedHead(Net):
+    def prepare(self):
+        self.head.register_forward_pre_hook(lambda layer, arguments: (2 * arguments[0],))
+
+
+class KeywordHead(Net):
+    def forward(self, images):
+        return self.head(input=torch.tanh(self.inner(images.flatten(1))))
+
+
 class Bilinear(Net):
     def prepare(self):
         self.pair = nn.Bilinear(WIDTH, WIDTH, WIDTH)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from rayfed_kd.errors import RayfedError, RecipeError, RunError
 from rayfed_kd.models.base import Classifier
 from rayfed_kd.models.flat_module import FlatModule
-from rayfed_kd.models.module_tensors import MOVING, HeldTensor, ModuleTensors, held_tensors
-from rayfed_kd.models.whole_modules import HEAD, check_outputs, with_head
+from rayfed_kd.models.module_tensors import MOVING, PLAIN_ORDER, HeldTensor, ModuleTensors, held_tensors
+from rayfed_kd.models.whole_modules import HEAD, check_outputs, classify, features_of, with_head
 from rayfed_kd.recipe.registry import blame
 from rayfed_kd.recipe.sample_shapes import shown_sides
 from rayfed_kd.recipe.seeds import global_stream
@@ -42,15 +42,20 @@ class Outcome:
         head: the name of the last linear layer, if the module's output is that layer's, in training as well.
         moving: the names of the float32 buffers that training changes.
         unreached: the names of the parameters that no gradient of the outputs reaches.
+        plain_order: whether it computes with torch's own order of elements alone, as one with
+            `maps.view(n, -1)` does.
     """
 
     head: str | None
     moving: tuple[str, ...]
     unreached: tuple[str, ...] = ()
+    plain_order: bool = False
 
     def told(self, module: nn.Module) -> nn.Module:
         """A module of the architecture that knows it."""
         setattr(module, MOVING, self.moving)
+        if self.plain_order:
+            setattr(module, PLAIN_ORDER, True)
         if not isinstance(module, Classifier) and self.head is not None:
             setattr(module, HEAD, self.head)
         return module
@@ -111,7 +116,19 @@ class TrainingTrial:
         unreached = (slot.name for slot in ModuleTensors.of(used).trained if id(slot.now) not in reached)
         outcome = Outcome(head, before.moved(used), tuple(unreached))
         suspects = built or before.attributes.differing(after)
-        self._compare(FlatModule(outcome.told(used)), FlatModule(outcome.told(fresh)), suspects)
+        used.eval()
+        shown = self._shown(used, 4)
+        flats = [FlatModule(outcome.told(module)) for module in (used, fresh)]
+        try:
+            self._compare(flats[0], flats[1], suspects, shown)
+        except (RecipeError, RuntimeError):
+            if all(parameter.dim() != 4 for parameter in used.parameters()):
+                raise
+            outcome = replace(outcome, plain_order=True)
+            flats = [FlatModule(outcome.told(flat.train().module)) for flat in flats]
+            self._compare(flats[0], flats[1], suspects, shown)
+        if head is not None and not isinstance(used, Classifier) and not self._has_features(flats[0]):
+            outcome = replace(outcome, head=None)
         return outcome
 
     def _built(self) -> nn.Module:
@@ -159,9 +176,18 @@ class TrainingTrial:
         with torch.no_grad(), global_stream(number, "trial batch"):
             return way(*self.batch(number))
 
-    def _check_stages(self, flat: FlatModule, classifier: Classifier, start: Tensor) -> None:
+    def _check_stages(self, flat: FlatModule, classifier: Classifier) -> None:
         """Refuse one whose features or stages lead to other outputs than it gives, in either mode."""
-        ways = classifier, partial(self._by_features, classifier), partial(classifier.between, 0, None)
+        ways = partial(self._by_features, classifier), partial(classifier.between, 0, None)
+        if not self._alike(flat, classifier, *ways):
+            raise RecipeError(
+                f"{self.name} is a Classifier that computes something else than its body's members and "
+                "its head in order; expected a torch.nn.Module, or a body of one member that computes all"
+            )
+
+    def _alike(self, flat: FlatModule, *ways: Callable[..., Tensor]) -> bool:
+        """Whether these ways lead to the same outputs, in either mode."""
+        start = flat.vector()
         for switch in (flat.train, flat.freeze):
             contents = set()
             for way in ways:
@@ -169,10 +195,15 @@ class TrainingTrial:
                 switch()
                 contents.add(bits(self._shown(way, 2)))
             if len(contents) > 1:
-                raise RecipeError(
-                    f"{self.name} is a Classifier that computes something else than its body's members and "
-                    "its head in order; expected a torch.nn.Module, or a body of one member that computes all"
-                )
+                return False
+        return True
+
+    def _has_features(self, flat: FlatModule) -> bool:
+        """Whether the head, on its inputs as they are noted, gives what the whole module gives."""
+        module = flat.module
+        with suppress(IndexError):  # of inputs that hooks do not see, as of a compiled module
+            return self._alike(flat, module, lambda inputs: classify(module, features_of(module, inputs)))
+        return False
 
     def _by_features(self, classifier: Classifier, inputs: Tensor) -> Tensor:
         features = classifier.features(inputs)
@@ -183,12 +214,15 @@ class TrainingTrial:
             )
         return classifier.classify(features)
 
-    def _compare(self, used: FlatModule, fresh: FlatModule, suspects: str) -> None:
-        """Refuse a module whose past shows: used and fresh, with one vector, must compute the same bits."""
+    def _compare(self, used: FlatModule, fresh: FlatModule, suspects: str, shown: Tensor) -> None:
+        """Refuse a module whose past shows: used and fresh, with one vector, must compute the same bits.
+
+        Also one that computes something else than `shown`, the outputs of `used` as it was built.
+        """
         try:
             start, seen = used.vector(), []
             if isinstance(used.module, Classifier):
-                self._check_stages(used, used.module, start)
+                self._check_stages(used, used.module)
             for flat in (used, fresh):
                 flat.load(start)
                 outputs = self._backward(flat.train(), 3)
@@ -204,6 +238,9 @@ class TrainingTrial:
                 "and buffers, which an earlier batch changed or which each module has for itself, and does "
                 "not travel; expected a float32 buffer, or nothing that one batch leaves to the next"
             )
+        used.load(start)
+        if not torch.allclose(self._shown(used.freeze(), 4), shown, 1e-3, 1e-4, equal_nan=True):
+            raise RecipeError(f"{self.name} computes something else with its weights in one vector")
 
 
 class _State:

@@ -255,7 +255,7 @@ def test_ray_gives_the_local_engines_bits_under_attack(hosts):
         ("method={name: fedavg, aggregation: trimmed_mean}", r"trim = 0.1: of 5 clients .* cuts off none"),
         (f"method.aggregation=krum\n{ASYNC}\nschedule.name=quorum", r"5 clients a round .* there are 4"),
         (f"method.aggregation=krum\n{ASYNC}\nschedule={{name: quorum, deadline_s: 9e9}}", r"there are 4"),
-        ("method.aggregation=trimmed_mean\nsampling.poisson=true", r"aggregation: .* may draw too few"),
+        ("method.aggregation=trimmed_mean\nsampling.poisson=true", r"aggregation: .* may leave too few"),
         (f"method={{name: fedper_plus}}\n{PAF}", r"attack: fedper_plus sends neither weights nor logits"),
         ("attack={name: paf, fraction: 1.5}", r"attack\.fraction = 1.5: expected a number below 1"),
         ("attack={name: paf, clients: [1], fraction: 0.2}", r"attack: give at most one of clients and frac"),
@@ -267,6 +267,10 @@ def test_ray_gives_the_local_engines_bits_under_attack(hosts):
         (
             "attack={name: lie, clients: [0, 1, 2, 3], z: baruch}",
             r"attack\.z = 'baruch': no finite z for 1 h",
+        ),
+        (
+            "attack={name: lie, clients: [0], z: baruch}\nsampling={count: 2}",
+            "no finite z for 1 honest and 1 c",
         ),
         (
             "method={name: fedavg, aggregation: krum, corrupt: 2}",

@@ -151,6 +151,32 @@ def test_dropout_is_off_so_that_a_model_repeats():
     assert torch.equal(model(images), model(images))
 
 
+def test_batchnorm_stays_frozen_tied_and_without_parameters_as_it_was(own_module):
+    own_module("normed", NORMED)
+    body = projected(SHAPE, CLASSES, base=Named(name="normed:Normed"), features=None).body[0]
+    assert isinstance(body.frozen, SteadyBatchNorm2d) and not body.frozen.weight.requires_grad
+    assert body.frozen is body.again and body.bare.weight is None
+
+
+NORMED = """
+from rayfed_kd import model_builder
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.frozen, self.bare = nn.BatchNorm2d(shape[0]).requires_grad_(False), nn.BatchNorm2d(3, affine=False)
+        self.again, self.head = self.frozen, nn.Linear(shape[0] * 1024, classes)
+
+    def forward(self, x):
+        return self.head(self.again(self.bare(self.frozen(x))).flatten(1))
+
+@model_builder
+def Normed(shape, classes):
+    return Net(shape, classes)
+"""
+
+
 def test_one_image_takes_running_statistics_where_maps_are_one_pixel():
     """Elsewhere BatchNorm is torch's."""
     model = projected(SHAPE, CLASSES, base=Named(name="short_resnet"), features=8).train()

@@ -200,10 +200,11 @@ def test_a_module_that_cannot_be_had_is_one_line_before_the_first_round(name):
     assert "\n" not in str(told.value)
 
 
-def test_a_last_layer_whose_output_is_changed_in_place_gives_no_features():
-    """MOON trained the layer's own output in place of the scaled one."""
-    with pytest.raises(RecipeError, match=r"a ScaledInTraining has no features: its output is not that of"):
-        prepare(recipe("ScaledInTraining", method={"name": "moon"}))
+@pytest.mark.parametrize("name", ["ScaledInTraining", "NormedHead", "HookedHead", "KeywordHead"])
+def test_a_last_layer_that_gives_something_else_by_itself_gives_no_features(name):
+    """MOON trained the layer's own output in place of the scaled one, and on a norm of two steps."""
+    with pytest.raises(RecipeError, match=rf"a {name} has no features: its output is not that of"):
+        prepare(recipe(name, method={"name": "moon"}))
 
 
 def test_what_another_thread_draws_during_the_trial_is_not_the_modules(monkeypatch):

@@ -123,7 +123,7 @@ REFUSED = {
     "schedule.staleness={name: own_timing:Negative}": (
         "Negative weighs a reply of staleness 2 by -1.0; expected a finite number of at least 0"
     ),
-    "schedule.staleness.scale=.inf": "InverseSquare weighs a reply of staleness 0 by inf",
+    "schedule.staleness.scale=.inf": "schedule.staleness.scale = inf: expected",
 }
 
 
@@ -144,4 +144,4 @@ def test_what_only_a_run_shows_ends_it_with_a_message(tmp_path):
     with pytest.raises(RunError, match=r"arrives at -1.0 s, and `earliest` gave 0.0 s as the least"):
         run(tmp_path / "c", "clock.seconds=[-1.0]")
     with pytest.raises(RunError, match=r"arrives at inf s, .* expected a later arrival, at a finite second"):
-        run(tmp_path / "d", "clock.seconds=[.inf]")
+        run(tmp_path / "d", "clock.seconds=[1.0e+308]")

@@ -83,6 +83,14 @@ def test_buffers_are_mixed_as_they_are():
     assert torch.allclose(new, vec(2 + 0.5 * 4, 0.5 * 0.1 + 0.5 * 0.2))
 
 
+@pytest.mark.parametrize(("rate", "mixed"), [(0.5, 0.5 * 1.0 + 0.5 * 0.25), (1.5, 0.25), (3.0, 0.25)])
+def test_steps_beyond_the_replies_leave_buffers_at_their_mean(rate, mixed):
+    """A variance of 1.0 and replies of 0.2 and 0.3; 1.0 + 1.5 (0.25 - 1.0) would be negative."""
+    rule = UpdateRule(Constant(), "count", server_lr=rate, borders={2: 1})
+    new = rule.applied(vec(2.0, 1.0), [vec(3.0, 0.2), vec(5.0, 0.3)], [1.0, 1.0], [late(0), late(0)])
+    assert new.tolist() == pytest.approx([2 + rate * 2, mixed])
+
+
 def test_fresh_replies_give_the_weighted_mean_to_the_bit():
     torch.manual_seed(1)
     vectors, counts = [torch.randn(1000) for _ in range(7)], [13.0, 7.0, 101.0, 2.0, 55.0, 31.0, 29.0]

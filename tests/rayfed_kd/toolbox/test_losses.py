@@ -292,3 +292,9 @@ def test_label_options_are_torchs(smoothing):
     of_two = {name: value.expand(2, *value.shape) for name, value in extras.items()}
     stacked = torch.func.vmap(cross_entropy)(torch.stack([logits, 2 * logits]), labels.expand(2, 6), of_two)
     torch.testing.assert_close(stacked[0], wanted)
+    if not smoothing:  # a class that a model rules out
+        ruled_out = torch.cat([logits[:, :3], torch.full((6, 1), -torch.inf)], dim=1)
+        wanted = torch.nn.functional.cross_entropy(ruled_out, labels, weights)
+        found = cross_entropy(ruled_out, labels, extras)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(*(torch.autograd.grad(one, logits)[0] for one in (found, wanted)))
