@@ -10,7 +10,7 @@ from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Study, TargetRun, check_names
-from rayfed_kd.errors import RecipeError, changes, naming, quoted
+from rayfed_kd.errors import RecipeError, changes, naming, quoted, shown
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.experiment.resumability import decisive
 from rayfed_kd.protocol import Method
@@ -20,6 +20,7 @@ from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import begun_recipe
 from rayfed_kd.results.names import metric_scale, nearest_model
+from rayfed_kd.results.scores import is_score
 
 # Where and how a run ran does not change its result, threads aside; the seed has a folder of its own.
 FREE = {"results", "placement", "checkpoint", "seed"}
@@ -76,6 +77,7 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
                 place = override_lines({"results.folder": run.unfinished_folder})
                 recipes.append(load_recipe(run.source, [*run.overrides, *place]))
         _check_models(study, recipes)
+        _check_scores(study, recipes)
         _check_claimed_models(study, {run.label: read for run, read in zip(planned, recipes, strict=True)})
         _check_same_data(planned, recipes)
         # What rows are to run with is known when all searches are over: then they are checked.
@@ -84,6 +86,20 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
                 if (folder := run.kept_folder) is not None:
                     _check_kept_run(folder, recipe)
     return planned, recipes
+
+
+def _check_scores(study: Study, recipes: Sequence[Recipe]) -> None:
+    """Refuse metrics by name that no row has: they would be missing after hours of runs."""
+    named = [("headline", study.headline), *(("claims.metric", claim.metric) for claim in study.claims)]
+    scores = [(key, name) for key, name in named if name is not None and is_score(name)]
+    if not scores:
+        return
+    from rayfed_kd.setting.metrics import make_metrics  # which loads torch
+
+    titles = {metric.title for recipe in recipes for metric in make_metrics(recipe)}
+    for key, name in scores:
+        if name.partition("_")[2] not in titles:
+            raise RecipeError(f"no row's evaluation.metrics has {shown(name)}", path=key)
 
 
 def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:

@@ -8,7 +8,7 @@ import torch
 from contexts import client_context
 from runs import simulation_of, states_of
 from safetensors.torch import load_file
-from small_recipes import LAYERED
+from small_recipes import LAYERED, refused
 from torch import nn
 from torch.nn import functional as F
 
@@ -280,38 +280,7 @@ def test_who_is_too_late_sends_its_labels_when_it_next_answers():
         assert states_of(simulated)[client].knowledge is not None
 
 
-CHANGED = "client_models={models: [{name: m1}, {name: %s}]}"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            "method.cut=C9",
-            r"method\.cut: 'C9' is no layer before the model's last; there are C1, C2, C3, F1, F2",
-        ),
-        ("method.cut=F3", r"method\.cut: 'F3' is no layer before the model's last"),
-        ("method.server.units=[]", r"method\.server\.units = \[\]"),
-        ("method.server.name=densee", r"method\.server\.name: 'densee' is not known.*Did you mean dense\?"),
-        (
-            "method.server={name: m1}",
-            r"method\.server\.name: m1 takes images of 8x8 or more, this data has 2x2; "
-            r"the model's layer C2 gives 16x2x2",
-        ),
-        (
-            "attack={name: paf}",
-            r"attack: fedgkt sends neither weights nor logits that mean the same at every client",
-        ),
-        (
-            CHANGED % "m2",
-            r"client_models: layer C2 of model m2 \{\} gives 64x2x2; expected 16x2x2, as the recipe's model",
-        ),
-        (
-            CHANGED % "mlp",
-            r"method\.cut, model mlp \{\}: 'C2' is no layer before the model's last; there are F1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), refused("fedgkt"))
 def test_what_cannot_run_is_refused_before_the_first_round(change, message):
     with pytest.raises(RecipeError, match=message):
         prepare(SMALL, [change])

@@ -1,6 +1,9 @@
 """Small recipes of every method, and what two runs of the same recipe must have in common."""
 
+from pathlib import Path
+
 import numpy as np
+import yaml
 
 import rayfed_kd
 from rayfed_kd.algorithms import METHODS
@@ -192,3 +195,8 @@ def assert_resumed_is_whole(recipe, folder, cut, rounds):
     resumed = rayfed_kd.resume(folder / "cut", [f"rounds={rounds}"], local=True)
     assert_same_run(resumed, whole)
     return resumed, whole
+
+
+def refused(whose):
+    """Changes of the test's own recipe, and a pattern of the message by which each is refused."""
+    return yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf8"))[whose]

@@ -105,7 +105,6 @@ def _looked_into(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, A
         seen.add(id(value))
         for key, inner in _inner(value):
             yield from _looked_into(f"{name}{key}", inner, seen)
-        seen.discard(id(value))
 
 
 def _state(value: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from broken_methods import Keeping
 from runs import reply_of, run_in_process, simulation_of
-from small_recipes import MADE_UP
+from small_recipes import MADE_UP, refused
 
 from rayfed_kd.cluster.engine.calls import Held
 from rayfed_kd.cluster.server.cohort import EngineCohort
@@ -241,43 +241,7 @@ def test_ray_gives_the_local_engines_bits_under_attack(hosts):
     assert found.tables["messages"].equals(expected.tables["messages"])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("attack={name: paff}", r"attack\.name = 'paff': expected 'paf', 'lie' or 'ofom'"),
-        ("attack={name: paf, clients: [5]}", r"attack\.clients: 5: expected each of 0 to 4 at most once"),
-        ("attack={name: paf, clients: [1, 1]}", r"attack\.clients: 1: expected each of 0 to 4 at most once"),
-        ("attack={name: paf, clients: [0, 1, 2, 3, 4]}", r"5 attackers for 5 clients; expected an honest"),
-        ("attack={name: paf, fraction: 0.95}", r"attack\.clients: 5 attackers for 5 clients"),
-        ("attack={name: paf, fraction: 0.05}", r"attack\.fraction: 0.05 of 5 clients is none"),
-        (f"attack={{name: lie}}\n{ASYNC}", r"attack: .*'fedasync' .* an update takes one reply"),
-        (f"method={{name: fedavg, aggregation: median}}\n{ASYNC}", r"'median': robust means have no weights"),
-        ("method={name: fedavg, aggregation: trimmed_mean}", r"trim = 0.1: of 5 clients .* cuts off none"),
-        (f"method.aggregation=krum\n{ASYNC}\nschedule.name=quorum", r"5 clients a round .* there are 4"),
-        (f"method.aggregation=krum\n{ASYNC}\nschedule={{name: quorum, deadline_s: 9e9}}", r"there are 4"),
-        ("method.aggregation=trimmed_mean\nsampling.poisson=true", r"aggregation: .* may leave too few"),
-        (f"method={{name: fedper_plus}}\n{PAF}", r"attack: fedper_plus sends neither weights nor logits"),
-        ("attack={name: paf, fraction: 1.5}", r"attack\.fraction = 1.5: expected a number below 1"),
-        ("attack={name: paf, clients: [1], fraction: 0.2}", r"attack: give at most one of clients and frac"),
-        ("attack={name: ofom, clients: [1]}", r"attack\.clients: ofom has two attackers"),
-        (
-            "attack={name: paf, parts: [studnt]}",
-            r"attack\.parts = 'studnt': fedavg sends student.*Did you mean student",
-        ),
-        (
-            "attack={name: lie, clients: [0, 1, 2, 3], z: baruch}",
-            r"attack\.z = 'baruch': no finite z for 1 h",
-        ),
-        (
-            "attack={name: lie, clients: [0], z: baruch}\nsampling={count: 2}",
-            "no finite z for 1 honest and 1 c",
-        ),
-        (
-            "method={name: fedavg, aggregation: krum, corrupt: 2}",
-            r"needs 7 clients a round or more \(2 f \+ 3\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), refused("poisoning"))
 def test_what_does_not_fit_is_refused_before_the_first_round(change, message):
     with pytest.raises(RecipeError, match=message):
         prepare(RECIPE, change.splitlines())

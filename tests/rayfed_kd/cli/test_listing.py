@@ -2,7 +2,9 @@
 
 import io
 import json
+import math
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +17,7 @@ from rayfed_kd.cli.listing import (
     SAID,
     WIDTH,
     by_default,
+    echo_json,
     method_facts,
     method_page,
     methods_overview,
@@ -221,6 +224,11 @@ def test_command_shows_all_or_one():
     assert one.exit_code == 0
     assert "lambda_kd" in one.stdout
     assert "fedkf: " not in one.stdout
+
+
+def test_json_has_no_infinity(capsys):
+    echo_json({"epsilon": math.inf, "deviation": math.nan, "folder": Path("a")})
+    assert list(json.loads(capsys.readouterr().out).values()) == ["inf", "nan", "a"]
 
 
 def test_lists_are_json_for_programs():

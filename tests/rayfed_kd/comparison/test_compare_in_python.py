@@ -52,7 +52,13 @@ def test_headline_on_an_official_test_set_that_the_data_lack_is_refused_before_r
     study = {"folder": str(tmp_path), "runs": [{"label": "A", "base": THREE_CLIENTS}]}
     with pytest.raises(RecipeError, match="headline: the data have no official test set"):
         rayfed_kd.compare({**study, "headline": "server_accuracy"}, local=True)
+    with pytest.raises(RecipeError, match=r"headline: no row's evaluation\.metrics has 'local_mac"):
+        rayfed_kd.compare({**study, "headline": "local_macro_f1"}, local=True)
     assert not [*tmp_path.iterdir()]
+    (tmp_path / "A-seed1").mkdir()
+    (tmp_path / "A-seed1" / "notes.txt").touch()
+    with pytest.raises(RecipeError, match="A-seed1 is there, without a finished run"):
+        rayfed_kd.compare(study, local=True)
 
 
 @pytest.mark.parametrize(("apart", "told"), [(True, 1), (False, 0)])

@@ -9,6 +9,7 @@ import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.resumability import last_checkpoint
 from rayfed_kd.recipe.sections.learning_rates import RateSchedule
+from rayfed_kd.results.folder import changed_inputs
 
 EVERY_ROUND = {**THREE_CLIENTS, "checkpoint": {"every": 1}}
 METHOD = """
@@ -78,8 +79,21 @@ def test_run_is_not_resumed_on_the_same_rows_in_another_order(tmp_path):
     told = "its data, csv, are others than when it was begun, or in another order: train-images, train-labels"
     with pytest.raises(RecipeError, match=told):
         resumed(tmp_path / "half", rounds=3)
+    with pytest.raises(RecipeError, match=told):  # whose normalisation would be another
+        rayfed_kd.export(tmp_path / "half", "global", tmp_path / "model")
     table(tmp_path / "data", rows)
     assert weights(resumed(tmp_path / "half", rounds=3)) == weights(whole)
+
+
+def test_another_partition_in_the_same_file_is_told(tmp_path):
+    """`compare` asks for what has changed, so that rows of one table have one split."""
+    partition, file = {"name": "iid", "clients": 3}, tmp_path / "p.parquet"
+    rayfed_kd.partition({**EVERY_ROUND, "partition": partition}).save(tmp_path)
+    (tmp_path / "partition.parquet").rename(file)
+    run(tmp_path / "run", {**EVERY_ROUND, "partition": {**partition, "file": str(file)}}, rounds=1)
+    assert changed_inputs(tmp_path / "run") == []
+    file.write_bytes(b"another")
+    assert changed_inputs(tmp_path / "run") == [f"another {file}"]
 
 
 def test_module_that_a_method_imports_counts_as_its_code(mine):

@@ -165,7 +165,8 @@ from torch import nn
 class Net(nn.Module):
     def __init__(self, shape, classes):
         super().__init__()
-        self.frozen, self.bare = nn.BatchNorm2d(shape[0]).requires_grad_(False), nn.BatchNorm2d(3, affine=False)
+        self.frozen = nn.BatchNorm2d(shape[0]).requires_grad_(False)
+        self.bare = nn.BatchNorm2d(shape[0], affine=False)
         self.again, self.head = self.frozen, nn.Linear(shape[0] * 1024, classes)
 
     def forward(self, x):

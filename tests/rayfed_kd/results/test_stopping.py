@@ -3,7 +3,7 @@
 import pyarrow.compute as pc
 import pytest
 import torch
-from small_recipes import FOUR_CLIENTS, assert_same_run, assert_same_tables, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_same_run, assert_same_tables, refused, small_recipe
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError
@@ -109,19 +109,7 @@ def test_a_stopped_run_that_was_gone_on_with_and_killed_is_not_finished(whole, t
     assert_same_run(rayfed_kd.resume(tmp_path, local=True), whole)
 
 
-@pytest.mark.parametrize(
-    ("stop", "message"),
-    [
-        ("{}", "expected one or more of at, patience, bytes"),
-        ("{at: 0.9}", "at and patience need a metric"),
-        ("{metric: amp, bytes: 9}", "a metric needs `at` or `patience`"),
-        ("{sim_seconds: 9}", "clock.name = none has no simulated seconds"),
-        ("{metric: fm, at: 0.1}", "stop: metric 'fm': global has amp, .* Large values are"),
-        ("{metric: amp, model: aca, at: 0.9}", "evaluates global. Did you mean global"),
-        ("{metric: amp, at: 90}", "stop.at: 90: amp is a fraction of 1"),
-        ("{metric: amp, at: 0}", "stop.at: 0: amp is a fraction of 1"),
-    ],
-)
+@pytest.mark.parametrize(("stop", "message"), refused("stop"))
 def test_what_cannot_end_a_run_is_refused_before_it(stop, message, tmp_path):
     with pytest.raises(RecipeError, match=message):
         rayfed_kd.run(BASE, [f"stop={stop}", f"results.folder={tmp_path / 'run'}"], local=True)

@@ -52,6 +52,7 @@ def ready(folder, *overrides, keys=KEYS, search="random", samples=None, metric=N
 
 
 NAMED = ["evaluation.metrics=[negative_log_likelihood, {name: macro_f1, label: f1}]"]
+OWN = ["ua", "amp", "wlp", "server_accuracy"]  # the last of all clients on the official test set
 OFFICIAL = [f"data={json.dumps(SYNTHETIC)}", "partition.test=official"]
 
 
@@ -62,7 +63,9 @@ OFFICIAL = [f"data={json.dumps(SYNTHETIC)}", "partition.test=official"]
         (["method={name: standalone}"], {"personal": ["ua", "amp", "wlp"]}),
         ([*OFFICIAL, "method={name: fedprox}"], {"global": ["server_accuracy"]}),
         (NAMED, {"global": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
-        ([*NAMED, *OFFICIAL, "method={name: standalone}"], {"personal": ["ua", "amp", "wlp", "official_f1"]}),
+        ([*NAMED, *OFFICIAL, "method={name: standalone}"], {"personal": [*OWN, "official_f1"]}),
+        ([*OFFICIAL, "method={name: fedgh}"], {"global_head": OWN, "personal": OWN}),
+        ([OFFICIAL[0], "method={name: fedgh}"], {"global_head": OWN[:3], "personal": OWN[:3]}),
     ],
 )
 def test_evaluated_models_have_metrics_to_maximise_with_their_headline_first(overrides, expected):
