@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from rayfed_kd.cluster.engine.gpu_use import GpuUse
 from rayfed_kd.errors import RunError
@@ -234,7 +234,7 @@ class Held(Handle):
     """A handle that holds its arrays. Equal only to itself and its copies: hosts cache by handle."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict, compare=False)
-    name: str = field(default_factory=lambda: uuid4().hex)
+    name: UUID = field(default_factory=uuid4)
 
     def resolve(self) -> Mapping[str, Array]:
         """The arrays themselves."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 from contexts import running_statistics
 from runs import run_in_process, simulation_of
-from small_recipes import FIVE_CLIENTS
+from small_recipes import FIVE_CLIENTS, refused
 
 import rayfed_kd
 from rayfed_kd.algorithms.dafkd.adversarial import slope_penalty
@@ -295,16 +295,8 @@ def test_logged_and_drawn(tmp_path):
     assert {"samples-000002.png", "importance-000002.png", "importance-000002.parquet"} <= drawn
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["method.generated=features", "method.sharing=false"], "generated: features are the shared trunk's"),
-        (["method.generator.name=fedcg_feature"], "fedcg_feature makes maps of 16x5x5"),
-        (["method.generator={name: dafl_image}"], "dafl_image takes noise alone, this method"),
-        (["method.generated=features", "method.generator.name=conditional_image"], "takes images"),
-    ],
-)
-def test_bad_input_is_refused_before_the_first_round(overrides, message):
+@pytest.mark.parametrize(("change", "message"), refused("dafkd"))
+def test_bad_input_is_refused_before_the_first_round(change, message):
     with pytest.raises(RecipeError) as caught:
-        prepare({**SMALL, "method": {"name": "dafkd"}}, overrides)
+        prepare({**SMALL, "method": {"name": "dafkd"}}, change.splitlines())
     assert message in str(caught.value)

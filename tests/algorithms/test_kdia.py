@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 from runs import reply_of, run_in_process, simulation_of
-from small_recipes import FIVE_CLIENTS
+from small_recipes import FIVE_CLIENTS, refused
 
 import rayfed_kd
 from rayfed_kd.algorithms.kdia.kdia import KDIA, Options, known_frequencies
@@ -174,21 +174,10 @@ def test_pictures_of_weights_and_of_feature_similarity_and_their_data(tmp_path):
     assert all(np.isnan(row["value"]) or -1 <= row["value"] <= 1 for row in similar)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["data.shape=[3,28,28]"], "fedcg_feature makes maps of 16x5x5, asked for are 16x4x4"),
-        (["model.name=mlp"], "model.name: this classifier has no stage that gives feature maps"),
-        (
-            ["method.generator={name: conditional_image}"],
-            "multiples of 4, not 5x5; this method needs maps of 16x5x5",
-        ),
-        (["method.reference=nowhere.npy"], "method.reference: nowhere.npy"),
-    ],
-)
-def test_bad_input_is_refused_before_the_first_round(overrides, message):
+@pytest.mark.parametrize(("change", "message"), refused("kdia"))
+def test_bad_input_is_refused_before_the_first_round(change, message):
     with pytest.raises(RecipeError) as caught:
-        prepare({**SMALL, "method": {"name": "kdia"}}, overrides)
+        prepare({**SMALL, "method": {"name": "kdia"}}, change.splitlines())
     assert message in str(caught.value)
 
 
