@@ -54,7 +54,9 @@ class FlatModule:
         # Before `to`, which gives a buffer in two places a copy for each.
         parts = ModuleTensors.of(module)
         self.module = module.to(device)
-        self.trained, self.buffers, self._plain = parts.trained, parts.moving, hasattr(module, PLAIN_ORDER)
+        self.trained, self.buffers, plain = parts.trained, parts.moving, hasattr(module, PLAIN_ORDER)
+        self._seen: Callable[[Tensor, torch.Size], Tensor] = Tensor.view if plain else view_as
+        self._lying: Callable[[torch.Size], tuple[int, ...]] = tuple if plain else _lying
         self._statistics = (*parts.moving, *parts.counters)
         self.leaves = [cast(nn.Parameter, slot.now) for slot in parts.trained]
         self.num_parameters = sum(slot.shape.numel() for slot in parts.trained)
@@ -228,9 +230,6 @@ class FlatModule:
         """`vector`, [num_parameters] or longer, seen as the module's parameters: one view each, in order."""
         return [self._seen(vector[self._dense[slot.name]], slot.shape) for slot in self.trained]
 
-    def _seen(self, flat: Tensor, shape: torch.Size) -> Tensor:
-        return flat.view(shape) if self._plain else view_as(flat, shape)
-
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """`vector`, [num_elements], as the module's tensors by name: views, or on a GPU aligned copies."""
         parameters = zip((slot.name for slot in self.trained), self.parts(vector), strict=True)
@@ -246,8 +245,7 @@ class FlatModule:
     @cached_property
     def layout(self) -> Layout:
         """The vector's tensors, in its order."""
-        lying = tuple if self._plain else _lying
-        parameters = [PlacedTensor(slot.name, lying(slot.shape), "parameter") for slot in self.trained]
+        parameters = [PlacedTensor(slot.name, self._lying(slot.shape), "parameter") for slot in self.trained]
         buffers = [PlacedTensor(slot.name, tuple(slot.shape), "buffer") for slot in self.buffers]
         return Layout((*parameters, *buffers))
 
