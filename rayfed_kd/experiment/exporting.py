@@ -26,7 +26,6 @@ from rayfed_kd.experiment.exported_model import (
     described_model,
 )
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.experiment.resumability import check_data
 from rayfed_kd.files import (
     atomic_write,
     make_folder,
@@ -41,6 +40,7 @@ from rayfed_kd.protocol import Evaluated, Personal
 from rayfed_kd.recipe.sample_shapes import shape_details
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.recipe.yaml_documents import yaml_text
+from rayfed_kd.results.folder import check_data
 from rayfed_kd.results.names import nearest_model
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.setting.modules.module_checks import drawn_samples

@@ -96,6 +96,7 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
             `restart` is false and rounds would be lost.
     """
     from rayfed_kd.cluster.server.checkpoints import Checkpointer
+    from rayfed_kd.results.folder import check_data
 
     check_data(folder, setting)
     _check_partition(folder, setting)
@@ -116,20 +117,6 @@ def check_resumable(folder: Path, setting: Setting, *, restart: bool, tell: Tell
             f"would be deleted. `rayfed-kd resume {shlex.quote(str(folder))} --restart` does so{why}"
         )
     tell(f"no usable checkpoint: the run begins again at round 1, without its {recorded}")
-
-
-def check_data(folder: Path, setting: Setting) -> None:
-    """Raises: RecipeError if a run's data are others than when it was begun."""
-    from rayfed_kd.data.cache import content_hashes
-    from rayfed_kd.results.folder import read_environment
-
-    begun, now = read_environment(folder).get("data", {}), content_hashes(setting.dataset)
-    changed = [part for part in sorted(begun.keys() | now.keys()) if begun.get(part) != now.get(part)]
-    if begun and changed:
-        raise RecipeError(
-            f"{folder}: its data, {setting.dataset.name}, are others than when it was begun, or in another "
-            f"order: {', '.join(changed)} changed. Give the data as they were, or a new folder"
-        )
 
 
 def _check_rounds(folder: Path, setting: Setting, note: Path) -> None:

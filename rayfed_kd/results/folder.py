@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rayfed_kd import files
 from rayfed_kd.data.cache import content_hashes
-from rayfed_kd.errors import DataError, shown
+from rayfed_kd.errors import DataError, RecipeError, shown
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
@@ -180,6 +180,17 @@ def environment(engine: str) -> dict[str, Any]:
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
+
+
+def check_data(folder: Path, setting: Setting) -> None:
+    """Raises: RecipeError if a run's data are others than when it was begun."""
+    begun, now = read_environment(folder).get("data", {}), content_hashes(setting.dataset)
+    changed = [part for part in sorted(begun.keys() | now.keys()) if begun.get(part) != now.get(part)]
+    if begun and changed:
+        raise RecipeError(
+            f"{folder}: its data, {setting.dataset.name}, are others than when it was begun, or in another "
+            f"order: {', '.join(changed)} changed. Give the data as they were, or a new folder"
+        )
 
 
 def changed_inputs(folder: Path) -> list[str]:

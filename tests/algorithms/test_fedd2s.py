@@ -254,7 +254,6 @@ def test_passes_are_half_of_the_epochs_unless_given():
         (5, "null", 3),
         (1, "null", 1),
         (4, "3", 3),
-        (4, "0", 0),
     ):
         simulated = simulation(f"local.epochs={epochs}", f"method.passes={passes}", "sampling={count: 1}")
         logged = []
