@@ -103,11 +103,7 @@ def seeds_there(folder: Path, label: str, *, finished: bool) -> set[int]:
     stem, seeds = _stem(label), set[int]()
     for path in folder.iterdir() if folder.is_dir() else ():
         seed = path.name.removesuffix(UNFINISHED).removeprefix(stem)
-        if (
-            path.name.startswith(stem)
-            and seed.isdecimal()
-            and not (finished and (path.suffix == UNFINISHED or not _is_finished(path)))
-        ):
+        if path.name.startswith(stem) and seed.isdecimal() and (_is_finished(path) or not finished):
             seeds.add(int(seed))
     return seeds
 
@@ -118,4 +114,5 @@ def _stem(label: str) -> str:
 
 
 def _is_finished(folder: Path) -> bool:
-    return (folder / "summary.json").exists()
+    # A run that was interrupted has a summary, too, and goes on under the name of one that is not finished.
+    return folder.suffix != UNFINISHED and (folder / "summary.json").exists()

@@ -59,8 +59,8 @@ def in_order(value: Any) -> tuple[bool, Any]:
 
 def gap_notes(values: Iterable[Any], kind: str) -> list[str]:
     """A note for each class or client whose name is one of those that tables have for a missing value."""
-    gaps = (value for value in values if value in ConvertOptions().null_values)
-    return [f"{shown(value)} is a {kind} of its own, no missing value" for value in gaps]
+    gaps = ConvertOptions().null_values
+    return [f"{shown(value)} is a {kind} of its own, no missing value" for value in values if value in gaps]
 
 
 def number_classes(parts: Sequence[Labels]) -> tuple[list[Array], tuple[str, ...], list[str]]:

@@ -302,15 +302,15 @@ def test_devices_that_are_away_are_not_asked(tmp_path):
     assert found.tables["rounds"]["sim_s"].to_pylist()[-1] > 50
 
 
-@pytest.mark.parametrize(("schedule", "first"), [("fedasync", 10), ("fedbuff", 10)])
-def test_devices_that_come_back_are_asked_at_once(schedule, first, tmp_path):
+@pytest.mark.parametrize("schedule", ["fedasync", "fedbuff"])
+def test_devices_that_come_back_are_asked_at_once(schedule, tmp_path):
     """Client 0 takes at least 300 s and is always there, the others a second from second 10 on."""
     lines = ["client,seconds_per_sample,up_mbit_s,down_mbit_s,from_s,until_s", "0,10,1000,1000,0,1000"]
     lines += [f"{k},0.001,1000,1000,10,1000" for k in range(1, 6)]
     (tmp_path / "trace.csv").write_text("\n".join(lines))
     clock = {"name": "trace", "file": str(tmp_path / "trace.csv")}
     rounds = run("rounds=3", clock=clock, schedule=SCHEDULES[schedule]).tables["rounds"]
-    assert all(first < second < first + 5 for second in rounds["sim_s"].to_pylist())
+    assert all(10 < second < 15 for second in rounds["sim_s"].to_pylist())
     assert set(rounds["cohort"].to_pylist()) == {SCHEDULES[schedule].get("buffer", 1)}
 
 
