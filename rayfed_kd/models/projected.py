@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS
 from rayfed_kd.models.base import Classifier, Counts
-from rayfed_kd.models.whole_modules import tried_head
+from rayfed_kd.models.whole_modules import ChainClassifier, tried_head
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape, image_shape
 from rayfed_kd.recipe.strict import Named
@@ -83,8 +83,9 @@ def _headless(module: nn.Module, shape: Shape, classes: int, name: str) -> tuple
     Raises: RecipeError if it does not end in a linear layer.
     """
     parts = ("forward", "features", "classify")
-    if isinstance(module, Classifier) and all(
-        getattr(type(module), part) is getattr(Classifier, part) for part in parts
+    if isinstance(module, ChainClassifier) or (
+        isinstance(module, Classifier)
+        and all(getattr(type(module), part) is getattr(Classifier, part) for part in parts)
     ):
         return nn.Sequential(*module.stages[:-1]), module.feature_size
     if next(module.parameters()).is_meta:
