@@ -83,7 +83,10 @@ class Moments:
 
 @dataclass(frozen=True)
 class ServerState(WrappingState):
-    """The other method's state, and the model of this round after calibration, [P]; None without one."""
+    """The other method's state, and the model of this round after calibration, [P]; None without one.
+
+    Before the first round it is the initial model, so that searches and `stop` know that there will be one.
+    """
 
     calibrated: Tensor | None
 
@@ -116,13 +119,14 @@ class CCVR(Wrapping[ServerState]):
             raise RecipeError(
                 f"method.every = {every}: none of {ctx.rounds} rounds calibrates; expected fewer"
             )
-        self._model(self.inside.init_server(ctx))
+        self.init_server(ctx)  # refuses a method without a shared model
         check_features(ctx)
         head_place(ctx.frozen_model(ctx.initial_vector()))
         return note
 
     def init_server(self, ctx: ServerContext) -> ServerState:
-        return ServerState(self.inside.init_server(ctx), None)
+        inside = self.inside.init_server(ctx)
+        return ServerState(inside, self._model(inside)[1])
 
     def run_round(self, server: ServerState, cohort: Cohort, ctx: ServerContext) -> ServerState:
         inside = self.inside.run_round(server.inside, cohort, ctx)

@@ -83,6 +83,8 @@ class Options(AveragingOptions):
     def _learning(self) -> Options:
         if self.start == "last" and not (self.epochs if self.steps is None else self.steps):
             raise ValueError("start: last without steps never learns; expected epochs or steps above 0")
+        if self.start == "last" and self.model_fields_set & {*AveragingOptions.model_fields}:
+            raise ValueError("start: last averages no models; expected neither weighting nor aggregation")
         return self
 
     def factor(self, step: int, steps: int) -> float:

@@ -25,7 +25,7 @@ from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
 from rayfed_kd.cluster.server.stored.loading import FORMAT, PLAIN, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import (
+from rayfed_kd.files.whole import (
     atomic_write,
     file_digest,
     flush_to_disk,

@@ -293,7 +293,7 @@ class EngineCohort:
         if bad:
             raise BadReplyError(
                 f"{dispatch.call}: reply {', '.join(bad)} has NaN or infinite values; expected finite ones. "
-                f"Where clients train, a lower local.optimizer.lr is the usual cure."
+                "The usual cures: a lower local.optimizer.lr, and no mean over a class without samples."
             )
         if facts.refused:
             raise BadReplyError(f"{dispatch.call}: reply part {'; '.join(facts.refused)}")

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rayfed_kd.files import file_name
+from rayfed_kd.files.folders import file_name
 from rayfed_kd.tuning.space import coefficient_text
 
 DOCS = Path(__file__).parents[1]

@@ -59,8 +59,9 @@ def check_folder(place: Path, source: str | None, options: Mapping[str, Any]) ->
     alone = [file for file in files if file.suffix.lower() == kind and file.parent == folder]
     tried = list[Checked]()
     for name in sources:
-        named = {"file" if name == "npz" else "train": alone[0].name} if len(alone) == 1 else {}
-        tried.append(_checked(name, folder, {**({} if name in OF_FOLDERS else named), **options}))
+        one = len(alone) == 1 and name not in OF_FOLDERS and ":" not in name
+        named = {"file" if name == "npz" else "train": alone[0].name} if one else {}
+        tried.append(_checked(name, folder, {**named, **options}))
         if tried[-1][1] is not None:
             return tried[-1:]
     return tried[:1]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rayfed_kd.errors import RecipeError, shortened
-from rayfed_kd.files import path_fault
+from rayfed_kd.files.folders import path_fault
 
 
 class UserPath(click.Path):

@@ -29,7 +29,8 @@ from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.data.cache import SCALE, content_hashes
 from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.experiment.result import OnEvent, Tell, read_summary
-from rayfed_kd.files import atomic_write, locked_folder, remove_unfinished, write_parquet
+from rayfed_kd.files.folders import locked_folder
+from rayfed_kd.files.whole import atomic_write, remove_unfinished, write_parquet
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import changed_inputs, changed_packages, read_environment

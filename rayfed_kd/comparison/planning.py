@@ -10,7 +10,7 @@ from pathlib import Path
 from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, naming
 from rayfed_kd.experiment.resumability import last_checkpoint
-from rayfed_kd.files import file_name
+from rayfed_kd.files.folders import file_name
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.results.schemas import UNFINISHED
 

@@ -13,7 +13,8 @@ from rayfed_kd.experiment.engines import InProcess, Launcher, OnRay
 from rayfed_kd.experiment.preparation import make_ready, prepare
 from rayfed_kd.experiment.result import OnEvent, Result, Tell
 from rayfed_kd.experiment.running import run_prepared
-from rayfed_kd.files import empty_folder, locked_folder
+from rayfed_kd.files.folders import locked_folder
+from rayfed_kd.files.whole import empty_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.results.console import Work

@@ -18,7 +18,7 @@ from rayfed_kd.comparison.studies import Study
 from rayfed_kd.errors import RecipeError, RunError, counted, in_words, naming
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.experiment.result import Tell
-from rayfed_kd.files import file_name
+from rayfed_kd.files.folders import file_name
 from rayfed_kd.tuning.search_folder import SEARCH_FILE
 from rayfed_kd.tuning.search_setup import Search, prepare_search
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, coefficient_text, read_space

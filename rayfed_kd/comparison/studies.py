@@ -80,7 +80,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from rayfed_kd.comparison.curves import AxisName
 from rayfed_kd.errors import RecipeError, naming, nearest, quoted
-from rayfed_kd.files import plain_folder
+from rayfed_kd.files.folders import plain_folder
 from rayfed_kd.recipe.loading import overridden
 from rayfed_kd.recipe.strict import Closed, PathText
 from rayfed_kd.recipe.validation import validate

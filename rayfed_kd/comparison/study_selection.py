@@ -13,7 +13,7 @@ from rayfed_kd.comparison.searching import with_found
 from rayfed_kd.comparison.studies import Paper, Study, check_names, read_study, with_folder
 from rayfed_kd.comparison.study_changes import change_study, quick_version, split_into_tables, with_tables
 from rayfed_kd.errors import RecipeError, naming, shown
-from rayfed_kd.files import file_name, plain_folder
+from rayfed_kd.files.folders import file_name, plain_folder
 from rayfed_kd.recipe.loading import RecipeSource
 from rayfed_kd.recipe.overrides import plain_value
 from rayfed_kd.recipe.validation import validate

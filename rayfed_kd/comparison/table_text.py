@@ -106,7 +106,9 @@ def remarks(comparison: Comparison) -> list[str]:
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline)}, so there is no target")
     notes += [*_score_notes(comparison), *_difference_notes(comparison), *_claim_notes(comparison)]
-    notes += [*_privacy_notes(comparison), *_axis_notes(comparison)]
+    notes += _privacy_notes(comparison)
+    undrawn = [AXES[axis].title for axis in study.against if not comparison.has_cost(axis)]
+    notes += [f"there is no picture over {title}, of which no row has any" for title in undrawn]
     notes += paper_notes(comparison)
     # A study may give models names of its own.
     names = {model for _, model in comparison.rows if model not in study.models}
@@ -247,13 +249,6 @@ def _privacy_notes(comparison: Comparison) -> Iterator[str]:
     if labels_by_promise:
         promises = [f"{promise} in {in_words(labels)}" for promise, labels in labels_by_promise.items()]
         yield f"epsilon is of one client's data, after the last round: {'; '.join(promises)}"
-
-
-def _axis_notes(comparison: Comparison) -> Iterator[str]:
-    """What the study wants drawn, and no row has."""
-    for axis in comparison.study.against:
-        if not comparison.has_cost(axis):
-            yield f"there is no picture over {AXES[axis].title}, of which no row has any"
 
 
 def mean_text(values: Sequence[float], metric: str) -> str:

@@ -22,7 +22,7 @@ from rayfed_kd.data.cache_keys import contents, entry_key
 from rayfed_kd.data.dataset import Array, Dataset, RawDataset, Source, Split, of_each_class, of_rows
 from rayfed_kd.data.decoding import begin_decoding
 from rayfed_kd.errors import DataError, kind_of, shortened, shown
-from rayfed_kd.files import atomic_write, folder_written_aside, make_folder, remove_unfinished
+from rayfed_kd.files.whole import atomic_write, folder_written_aside, make_folder, remove_unfinished
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.sample_shapes import RowShape, Shape, TextShape, shape_details, shape_of
 from rayfed_kd.recipe.seeds import numpy_stream

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from rayfed_kd.data.dataset import Source
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import atomic_write, file_digest, read_json
+from rayfed_kd.files.whole import atomic_write, file_digest, read_json
 
 FORMAT = 5  # of an entry: part of its key, so that entries of another format are never read
 MANY_FILES = 1000  # beyond it files go by path, size and time, not by content

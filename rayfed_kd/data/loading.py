@@ -41,8 +41,10 @@ def find_source(name: str, folder: Path | None, options: Mapping[str, Any]) -> S
         )
     # A user's code, and what it imports, may change what it makes of the same files.
     module = name.partition(":")[0]
-    code = () if name in SOURCES else (Path(inspect.getfile(bound.found)), *own_files([module]).values())
-    return replace(source, files=(*source.files, *code), settings={**bound.arguments, **source.settings})
+    code = set() if name in SOURCES else {Path(inspect.getfile(bound.found)), *own_files([module]).values()}
+    return replace(
+        source, files=(*source.files, *sorted(code)), settings={**bound.arguments, **source.settings}
+    )
 
 
 def load_dataset(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayfed_kd.errors import DataError, shortened
-from rayfed_kd.files import write_parquet
+from rayfed_kd.files.whole import write_parquet
 
 Array = np.ndarray[Any, Any]
 SPLITS = ("train", "test", "public")

@@ -26,13 +26,12 @@ from rayfed_kd.experiment.exported_model import (
     described_model,
 )
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.files import (
+from rayfed_kd.files.folders import no_folder, writing
+from rayfed_kd.files.whole import (
     atomic_write,
     make_folder,
-    no_folder,
     remove_unfinished,
     tensors_written_aside,
-    writing,
     written_aside,
 )
 from rayfed_kd.models.base import blank

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import DataError, RecipeError
-from rayfed_kd.files import read_json
+from rayfed_kd.files.whole import read_json
 from rayfed_kd.results.telling import Event
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rayfed_kd.errors import RecipeError, counted
 from rayfed_kd.experiment.result import Tell, read_summary
-from rayfed_kd.files import read_json, read_parquet
+from rayfed_kd.files.whole import read_json, read_parquet
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.results.schemas import CONFIG, UNFINISHED
+from rayfed_kd.results.schemas import CONFIG, DESCRIPTION, UNFINISHED
 from rayfed_kd.results.summary import is_finished
 from rayfed_kd.results.tables import last_round
 
@@ -75,9 +75,11 @@ def check_unused(folder: Path) -> None:
         else:
             holds = f"a run already; `{command}` goes on with it"
         raise RecipeError(f"results.folder: {folder} holds {holds}. Give another folder for a new run")
-    if remains := [name for name in ("checkpoints", "tables") if (folder / name).exists()]:
+    # A run that was killed before it began left its own, which are written anew.
+    files = () if "id" in read_json(folder / "environment.json") else (*DESCRIPTION, "summary.json")
+    if remains := [name for name in ("checkpoints", "tables", *files) if (folder / name).exists()]:
         raise RecipeError(
-            f"results.folder: {folder} has {' and '.join(remains)} of a run, but no {CONFIG}; "
+            f"results.folder: {folder} has {' and '.join(remains)}, which a run writes, but no {CONFIG}; "
             "give another folder"
         )
 

@@ -27,7 +27,7 @@ from rayfed_kd.experiment.resumability import (
     last_checkpoint,
     way_on,
 )
-from rayfed_kd.files import locked_folder, no_folder
+from rayfed_kd.files.folders import locked_folder, no_folder
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import EXECUTION, Recipe

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rayfed_kd.errors import RecipeError, shortened
-from rayfed_kd.files import path_fault
+from rayfed_kd.files.folders import path_fault
 from rayfed_kd.models.whole_modules import as_chain, tried_head
 from rayfed_kd.recipe.roles import model_builder
 from rayfed_kd.recipe.sample_shapes import Shape

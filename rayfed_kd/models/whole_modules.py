@@ -125,8 +125,8 @@ def tried_head(module: nn.Module, shape: Shape, classes: int, name: str) -> str 
             logits, head = with_head(tried, blank(shape, 2))
         except Exception as error:
             raise RecipeError(
-                f"{name} does not take samples of {sides}: {blame(error)}; expected a model for the data's "
-                "size, or data of another size, as data.size makes an image_folder's"
+                f"{name} does not take samples of {sides}: {blame(error)}; expected a model for them, or "
+                "images of another size, as data.size makes an image_folder's"
             ) from error
     check_outputs(logits, 2, classes, name, f"of {sides}")
     return head

@@ -45,7 +45,7 @@ class Context:
         """
         share = self._data.public
         if share is None:
-            raise MisuseError("this recipe has no partition.public")
+            raise MisuseError("no partition.public: a method that needs it says so, as public = 'samples'")
         scope = ("public batches", *self._scope)
         return Public(
             self._data,

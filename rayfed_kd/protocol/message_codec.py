@@ -154,10 +154,12 @@ class Codec:
 
 
 def floats(array: Array) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The array itself, if it has float32 numbers, which most codecs need.
+    """The array as float32, which most codecs need: itself, or wider numbers of a float16 one.
 
     Raises: CodecError if it has others.
     """
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
     if array.dtype != np.float32:
         raise CodecError(
             f"it takes float32 numbers, got {array.dtype}; a codec that packs numbers, as zstd, stands last"

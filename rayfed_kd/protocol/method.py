@@ -22,6 +22,9 @@ crash, with the same bits.
         def absorb(self, server, replies, ctx):
             return server + sum(reply["seen"] for reply in replies)
 
+        def evaluated(self, server):
+            return {}                                # no model
+
 A round's server code is plain synchronous Python; the engine moves the messages.
 """
 

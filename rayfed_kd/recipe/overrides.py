@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rayfed_kd.errors import RecipeError, shown
-from rayfed_kd.recipe.yaml_documents import yaml_line
+from rayfed_kd.recipe.yaml_documents import load_yaml, yaml_line
 
 # `key.path=value` each, the value in YAML; or key.path -> value.
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -26,7 +26,8 @@ def refuse_folder(lines: Iterable[str], who: str) -> None:
         RecipeError: one of them is of the folder.
     """
     for line in lines:
-        if line.startswith("results.folder"):
+        key, _, text = line.partition("=")
+        if key == "results.folder" or (key == "results" and "folder" in (load_yaml(text) or ())):
             raise RecipeError(f"override {line!r}: {who} its folder; expected --folder")
 
 

@@ -171,4 +171,5 @@ def row_shape(shape: Shape, model: str) -> RowShape:
 
 def _refused(model: str, takes: str, shape: Shape, path: str = "model.name") -> RecipeError:
     data = f"{samples_called(shape)} {tuple(shape)}"
-    return RecipeError(f"{model} takes {takes}, this data has {data}", path=path)
+    other = "another, as mlp for numbers, row_mlp for codes, word_bag for text"
+    return RecipeError(f"{model} takes {takes}, this data has {data}; expected {other}", path=path)

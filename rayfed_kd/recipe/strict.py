@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from rayfed_kd.files import path_fault
+from rayfed_kd.files.folders import path_fault
 
 # More than any data set, machine or person has: beyond them a number is a slip, and would take all memory.
 MOST = 1_000_000_000

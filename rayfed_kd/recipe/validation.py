@@ -91,7 +91,11 @@ def _unknown_key(
     # own on the command line.
     named = owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
     advice = f" '{parent}={{name: {owner}}}' replaces name and options." if named else ""
-    advice += f" There are: {', '.join(sorted(known))}." if known else " It takes none."
+    advice += (
+        f" There are: {', '.join(sorted(known))}."
+        if known
+        else " It takes none: options are keyword-only, behind `*,`."
+    )
     advice += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
     hint = ".".join(filter(None, [parent, near])) if near else None
     elsewhere = _elsewhere().get(steps[-1])
@@ -115,33 +119,10 @@ def _steps(raw: Any, fault: Mapping[str, Any]) -> list[str]:
 
 
 def _expected(fault: Mapping[str, Any]) -> str:
-    ctx = fault.get("ctx", {})
-    kind = fault["type"]
-    bounds = {
-        "greater_than": ("a number above {}", "gt"),
-        "greater_than_equal": ("a number of at least {}", "ge"),
-        "less_than": ("a number below {}", "lt"),
-        "less_than_equal": ("a number of at most {}", "le"),
-        "literal_error": ("{}", "expected"),
-    }
-    if kind in bounds:
-        form, key = bounds[kind]
-        value = ctx[key]
-        integral = isinstance(value, float) and value.is_integer()
-        return form.format(int(value) if integral else value)
-    types = {
-        **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-        **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-        "string_type": "text",
-        **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
-        "model_type": "keys below it",
-        "model_attributes_type": "keys below it",
-        "dict_type": "keys below it",
-        "list_type": "a list",
-        "too_short": f"a list of at least {ctx.get('min_length')}",
-        "too_long": f"a list of at most {ctx.get('max_length')}",
-    }
-    return types.get(kind, str(fault["msg"]).lower())
+    text, wording = str(fault["msg"]), Path(__file__).with_name("wording.yaml")
+    for pydantics, ours in read_yaml_file(wording, "table of words").items():
+        text = re.sub(pydantics, ours, text)
+    return text
 
 
 def _field_at(model: type[BaseModel], steps: Sequence[str]) -> tuple[type[BaseModel] | None, Any]:

@@ -16,7 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from rayfed_kd.comparison.writers.all_tables import escaped
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write, make_folder, remove_unfinished, writing
+from rayfed_kd.files.folders import writing
+from rayfed_kd.files.whole import atomic_write, make_folder, remove_unfinished
 from rayfed_kd.reporting import cost_sections, result_sections
 from rayfed_kd.reporting.reading import Run, Sources, read_sources
 from rayfed_kd.reporting.run_sections import recipes_section, runs_section

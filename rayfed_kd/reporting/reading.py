@@ -15,7 +15,7 @@ from rayfed_kd.comparison.curves import Curve, curves_of
 from rayfed_kd.comparison.writers.all_tables import read_table_line
 from rayfed_kd.errors import DataError, RecipeError, naming
 from rayfed_kd.experiment.result import read_summary
-from rayfed_kd.files import file_name, no_folder
+from rayfed_kd.files.folders import file_name, no_folder
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import read_yaml_file

@@ -13,7 +13,7 @@ import numpy as np
 from rayfed_kd.comparison.curves import AXES, AxisName
 from rayfed_kd.comparison.writers.pictures import mean_line
 from rayfed_kd.errors import DataError, span
-from rayfed_kd.files import read_parquet
+from rayfed_kd.files.whole import read_parquet
 from rayfed_kd.reporting.reading import Run
 from rayfed_kd.reporting.sections import (
     SERIES,

@@ -18,21 +18,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayfed_kd import files
 from rayfed_kd.data.cache import content_hashes
 from rayfed_kd.errors import DataError, RecipeError, shown
+from rayfed_kd.files.folders import new_folder, writing
+from rayfed_kd.files.whole import atomic_write, read_json, remove_unfinished, write_json, write_parquet
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
-from rayfed_kd.results.schemas import CONFIG
+from rayfed_kd.results.schemas import CONFIG, DESCRIPTION
 from rayfed_kd.setting.attacks import attackers
 from rayfed_kd.setting.code_identity import code_of, named_files, own_code, package_version, texts
 from rayfed_kd.setting.setting import Setting
 
 # Packages of which another version can change a result's last bits: a resumed run must have the same ones.
 DECISIVE = ("rayfed-kd", "torch", "numpy")
-# What describes a run beside its recipe. A run without a clock has no devices.
-DESCRIPTION = ("environment.json", "options.yaml", "partition.parquet", "classes.parquet", "devices.parquet")
 PACKAGES = ("rayfed-kd", "torch", "torchvision", "ray", "numpy", "pyarrow", "pydantic", "tensorboard")
 
 
@@ -54,9 +53,9 @@ def write_description(folder: Path, recipe: Recipe, setting: Setting, engine: st
     Raises:
         RecipeError: the folder cannot be written.
     """
-    with files.writing(folder, "results.folder"):
+    with writing(folder, "results.folder"):
         for place in (folder, folder / "figures"):
-            files.remove_unfinished(place)
+            remove_unfinished(place)
         for name in () if resume else DESCRIPTION:
             (folder / name).unlink(missing_ok=True)
         for name, write in _description_writers(recipe, setting, engine).items():
@@ -71,7 +70,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     """Write config.yaml, with the comment that the recipe's file begins with."""
     text = yaml_text(recipe.model_dump())
     header = f"{recipe.header}\n" if recipe.header else ""
-    files.atomic_write(folder / CONFIG, header + text)
+    atomic_write(folder / CONFIG, header + text)
 
 
 def begun_recipe(folder: Path, recipe: Recipe) -> Recipe:
@@ -89,11 +88,11 @@ def _description_writers(recipe: Recipe, setting: Setting, engine: str) -> dict[
 
     def write_options(path: Path) -> None:
         options = yaml_text(_resolved_options(recipe, setting))
-        files.atomic_write(path, f"# As they were, with all defaults.\n{options}")
+        atomic_write(path, f"# As they were, with all defaults.\n{options}")
 
     def write_environment(path: Path) -> None:
         inputs = {**fingerprints(recipe, setting), "notes": setting.dataset.notes}
-        files.write_json(path, {**environment(engine), **inputs, "id": secrets.token_hex(8)})
+        write_json(path, {**environment(engine), **inputs, "id": secrets.token_hex(8)})
 
     writers: dict[str, Callable[[Path], None]] = {
         "environment.json": write_environment,
@@ -127,7 +126,7 @@ def _save_class_counts(setting: Setting, path: Path) -> None:
         "class": list(dataset.class_names) * clients,
         "samples": counts.ravel(),
     }
-    files.write_parquet(path, pa.table(columns))
+    write_parquet(path, pa.table(columns))
 
 
 NAMING_FILES = {"model", "client_models", "method", "partition", "clock"}  # the sections that may
@@ -155,7 +154,7 @@ def chosen_folder(recipe: Recipe) -> Path:
     # A method or data of the user's own is named as package.module:Object.
     method, data = (location.rpartition(":")[2] for location in (recipe.method.name, recipe.data.name))
     name = f"{method}-{data}-{datetime.now():%Y%m%d-%H%M%S}"
-    return files.new_folder(Path("runs").resolve() / name, "results.folder")
+    return new_folder(Path("runs").resolve() / name, "results.folder")
 
 
 def environment(engine: str) -> dict[str, Any]:
@@ -219,7 +218,7 @@ def read_environment(folder: Path) -> dict[str, Any]:
         DataError: the file is damaged.
     """
     path = folder / "environment.json"
-    content = files.read_json(path)
+    content = read_json(path)
     kinds: dict[str, type[Any]] = dict.fromkeys(("packages", "own_code", "files", "data"), dict)
     kinds |= dict.fromkeys(("command", "gpus", "notes"), list)
     for key, kind in kinds.items():

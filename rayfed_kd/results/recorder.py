@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayfed_kd.files import write_json
+from rayfed_kd.files.whole import write_json
 from rayfed_kd.results.round_pictures import RoundPictures
 from rayfed_kd.results.scores import with_scores
 from rayfed_kd.results.stopping import StopRule

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rayfed_kd.files import write_parquet
+from rayfed_kd.files.whole import write_parquet
 from rayfed_kd.results.tables import read_table
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from rayfed_kd.errors import RecipeError, nearest, shown
 from rayfed_kd.recipe.yaml_documents import read_yaml_file
 
 CONFIG = "config.yaml"  # the recipe; a folder without it holds no run
+# What describes a run beside its recipe. A run without a clock has no devices.
+DESCRIPTION = ("environment.json", "options.yaml", "partition.parquet", "classes.parquet", "devices.parquet")
 TABLES = "tables"  # the folder of tables
 UNFINISHED = ".running"  # ends the name of a comparison's run folder until the run is finished
 FIRST = {"round": "int64", "sim_s": "float64"}  # columns of every table

@@ -43,10 +43,11 @@ class StopRule:
         recipe, after = self._recipe, f"after round {row['round']}"
         if recipe.metric is not None:
             model = self._model = self._model or evaluated[-1]["model"]  # further ones may come later
-            value = next(entry for entry in evaluated if entry["model"] == model).get(recipe.metric)
-            self._without_better += 1
-            if value is not None and value > self._best:  # NaN is not
-                self._best, self._without_better = value, 0
+            # Some models are not evaluated every time, as CCVR's: then there is no evaluation to count.
+            values = [entry.get(recipe.metric) for entry in evaluated if entry["model"] == model]
+            self._without_better += len(values)
+            if values and values[0] is not None and values[0] > self._best:  # NaN is not
+                self._best, self._without_better = values[0], 0
             name = f"{recipe.metric} of {model}"
             if recipe.at is not None and self._best >= recipe.at:
                 yield f"{name} is {self._best:.4g} {after}, and stop.at = {recipe.at:g}"

@@ -177,25 +177,28 @@ def strength(attack: AttackRecipe, honest: int, corrupt: int) -> float:
     return z
 
 
-def check_attack(recipe: Recipe, method: Method[Any, Any], schedule: Schedule) -> None:
+def check_attack(recipe: Recipe, method: Method[Any, Any], schedule: Schedule, *, any_number: bool) -> None:
     """Refuse an attack that a method's replies, so many clients, or updates of one reply do not allow.
 
+    Args:
+        any_number: whether rounds may have any number of replies.
     Raises: RecipeError
     """
     attack, clients = recipe.attack, recipe.partition.clients
     if attack is None:
         return
-    if replies_of(schedule, recipe.rounds) == 1:
+    asked = replies_of(schedule, recipe.rounds, past_deadline=True)
+    if asked == 1:
         raise RecipeError(
-            f"attack: under schedule.name = {recipe.schedule.name!r} with this sampling an update takes one "
-            "reply, and attackers start from the mean of the others; expected updates of two replies or more"
+            f"attack: under schedule.name = {recipe.schedule.name!r} with this sampling an update may take "
+            "one reply, and attackers start from the mean of others; expected updates of two replies or more"
         )
     attacked_parts(attack, method.up, recipe.method.name)
     count = attack.count(clients)
     if attack.name == "lie" and count:
         try:
             # Of a round that draws some of all clients, any may be attackers.
-            asked = replies_of(schedule, recipe.rounds)
+            asked = 2 if any_number else asked
             for corrupt in range(1 if asked < clients else count, min(count, asked - 1) + 1):
                 strength(attack, asked - corrupt, corrupt)
         except RunError as error:

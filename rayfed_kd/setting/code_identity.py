@@ -9,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from rayfed_kd.errors import RunError
-from rayfed_kd.files import path_fault
+from rayfed_kd.errors import RecipeError, RunError, shown
+from rayfed_kd.files.folders import path_fault
 from rayfed_kd.files.own_modules import own_file, own_files
 from rayfed_kd.recipe.schema import Recipe
 
 ROOT = Path(__file__).parents[1]
+# Of the user's own modules: the imports that this process has used, by id, and their files' hashes then.
+_IMPORTED: dict[int, tuple[ModuleSpec, str]] = {}
 
 
 @cache
@@ -105,10 +109,12 @@ def own_code(recipe: Recipe) -> dict[str, str]:
     Texts of the form package.module:Object name a module. Trackers of one's own decide nothing.
 
     Returns: as `code_of`.
+
+    Raises: RecipeError if one has changed since this process imported it.
     """
     named = texts({**recipe.model_dump(), "results": None})
     files = own_files(text.partition(":")[0] for text in named if ":" in text)
-    return {module: _file_hash(file) for module, file in files.items()}
+    return {module: _module_hash(module, file) for module, file in files.items()}
 
 
 def named_files(texts: Iterable[str]) -> dict[str, str]:
@@ -119,6 +125,18 @@ def named_files(texts: Iterable[str]) -> dict[str, str]:
     """
     files = [text for text in texts if Path(text).suffix and path_fault(text) is None]
     return {text: _file_hash(Path(text)) for text in sorted(files) if Path(text).is_file()}
+
+
+def _module_hash(name: str, file: Path) -> str:
+    """The hash of a module's file, which must be what it was when this process asked for the first time."""
+    found, spec = _file_hash(file), getattr(sys.modules.get(name), "__spec__", None)
+    # importlib.reload makes another spec.
+    if spec is not None and _IMPORTED.setdefault(id(spec), (spec, found))[1] != found:
+        raise RecipeError(
+            f"{shown(name)} has changed since it was imported; expected another process, as a notebook's "
+            "kernel that starts again, or importlib.reload"
+        )
+    return found
 
 
 def _file_hash(file: Path) -> str:

@@ -31,7 +31,8 @@ def check_generated(method: str, generates: str, dataset: Dataset) -> None:
     """
     if not is_image(dataset.shape):
         raise RecipeError(
-            f"{method} generates {generates}; this data set has {samples_called(dataset.shape)}",
+            f"{method} generates {generates}; this data set has {samples_called(dataset.shape)}; expected "
+            "another method, as method={name: fedavg}",
             path="method.name",
         )
     images = dataset.train.images

@@ -265,7 +265,9 @@ class Setting:
         check_label_options(self.recipe, method, self.dataset.classes)
         if method.generates:
             check_generated(self.recipe.method.name, method.generates, self.dataset)
-        check_attack(self.recipe, self.method, self.schedule)
+        away = self.devices is not None and not self.devices.always_available
+        few = "sampling.poisson" if self.recipe.sampling.poisson else "devices that are away" * away
+        check_attack(self.recipe, self.method, self.schedule, any_number=bool(few))
         check_privacy(self.recipe, self.method, self.devices, self.codecs)
         check_summed_replies(self.recipe, self.method, self.codecs)
         sizes = self.partition.sizes.tolist()
@@ -277,8 +279,7 @@ class Setting:
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
         if isinstance(method.options, AggregationOptions) and method.options.aggregation != "mean":
             used = replies_of(self.schedule, self.recipe.rounds, past_deadline=True)
-            away = self.devices is not None and not self.devices.always_available
-            few = "sampling.poisson" if self.recipe.sampling.poisson else "devices that are away" * away
+            few = few or "faults.bad_replies = drop" * (self.recipe.faults.bad_replies == "drop")
             method.options.check_clients(used, late=not self.schedule.drops_late, few=few)
         module_pool = self.module_pool()
         for name in self.builders:

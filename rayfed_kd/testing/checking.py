@@ -79,7 +79,8 @@ def check_method(
     small = load_recipe(sections)
     public = make_method(method_location(small), small.method).public
     if public != "none" and "public" not in sections["partition"]:
-        sections["partition"] = {**sections["partition"], "public": {"fraction": 0.5}}
+        given = {"fraction": 0.5, "labels": public == "labels"}
+        sections["partition"] = {**sections["partition"], "public": given}
     with _undisturbed(), tempfile.TemporaryDirectory() as folder:
         setting = prepare(sections).setting
         _check_in_process(setting, Path(folder))

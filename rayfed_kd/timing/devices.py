@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rayfed_kd.files import write_parquet
+from rayfed_kd.files.whole import write_parquet
 
 Array = np.ndarray[Any, Any]
 BITS_OF_A_MBIT = 1e6

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from rayfed_kd.errors import RecipeError, RunError
@@ -31,6 +31,15 @@ class AggregationOptions(MethodOptions):
     trim: float = Field(0.1, ge=0, lt=0.5, description="trimmed_mean: share cut off on either side")
     corrupt: int = Field(1, ge=0, description="krum, multi_krum: how many clients may lie, f")
     chosen: int | None = Field(None, ge=1, description="multi_krum: how many are averaged; null: n - f")
+
+    @model_validator(mode="after")
+    def _effective(self) -> AggregationOptions:
+        readers = {"trim": ["trimmed_mean"], "corrupt": ["krum", "multi_krum"], "chosen": ["multi_krum"]}
+        for name in self.model_fields_set & set(readers):
+            if self.aggregation not in readers[name]:
+                of = " and ".join(readers[name])
+                raise ValueError(f"{name} belongs to {of}, not to aggregation = {self.aggregation}")
+        return self
 
     def check_clients(self, clients: int, *, late: bool = False, few: str = "") -> None:
         """Check that a robust mean can be taken in every round.

@@ -39,7 +39,7 @@ from rayfed_kd.tuning.space import Coefficients, Distribution, Space, coefficien
 from rayfed_kd.tuning.trial import TrialRun
 
 VALUE, ROUND, EVENT = "value", "round", "event"  # what a trial reports to Ray Tune
-TUNE_FOLDER = "tune"  # the folder of what Ray Tune writes, removed afterwards
+TUNE_FOLDER = "ray-tune-scratch"  # what Ray Tune writes, removed afterwards; no folder of the user's
 # ASHA (Li et al. 2020): a third goes on from each rung; rungs at rounds / 9 and rounds / 3, evaluated ones.
 REDUCTION, RUNGS = 3, 2
 QUIET = {

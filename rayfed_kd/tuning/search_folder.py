@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from rayfed_kd import files
 from rayfed_kd.errors import DataError, RecipeError, changes, naming, shortened
 from rayfed_kd.experiment.judging import SearchMetric
+from rayfed_kd.files.folders import locked_folder, writing
+from rayfed_kd.files.whole import atomic_write, make_folder, read_json, remove_unfinished, write_json
 from rayfed_kd.recipe.schema import EXECUTION
 from rayfed_kd.recipe.yaml_documents import load_yaml, read_yaml_file, yaml_text
 from rayfed_kd.results.schemas import CONFIG
@@ -145,14 +146,14 @@ class SearchFolder:
             )
         if resume:
             self.check(settings)
-        with files.locked_folder(self.path, "--folder", "searching"):
-            with files.writing(self.path, "--folder"):
+        with locked_folder(self.path, "--folder", "searching"):
+            with writing(self.path, "--folder"):
                 for folder in (self.path, self.path / "figures"):
-                    files.remove_unfinished(folder)
+                    remove_unfinished(folder)
                 if not resume:
-                    files.atomic_write(file, yaml_text(asdict(settings)))
+                    atomic_write(file, yaml_text(asdict(settings)))
                 for record in self.records():
-                    files.remove_unfinished(self.trial(record.number), TRIAL_FILE)
+                    remove_unfinished(self.trial(record.number), TRIAL_FILE)
                     if record.status == "failed":
                         self.write_record(replace(record, status="running", error=None))
             try:
@@ -198,14 +199,14 @@ class SearchFolder:
         Raises:
             RecipeError: a process still works there after a minute.
         """
-        with files.locked_folder(self.trial(number), "--folder", "running", LOCK_TIMEOUT_S):
+        with locked_folder(self.trial(number), "--folder", "running", LOCK_TIMEOUT_S):
             pass  # the run takes the lock itself
 
     def write_record(self, record: TrialRecord) -> None:
         """Write a trial's record, and create the trial's folder if needed."""
         folder = self.trial(record.number)
-        files.make_folder(folder)
-        files.write_json(folder / TRIAL_FILE, asdict(record))
+        make_folder(folder)
+        write_json(folder / TRIAL_FILE, asdict(record))
 
     def record(self, number: int) -> TrialRecord | None:
         """A trial's record; None before the trial began.
@@ -214,7 +215,7 @@ class SearchFolder:
             DataError: the file is damaged.
         """
         path = self.trial(number) / TRIAL_FILE
-        content = files.read_json(path)
+        content = read_json(path)
         if not content:
             return None
         try:

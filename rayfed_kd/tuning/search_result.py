@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.experiment.judging import SearchMetric
-from rayfed_kd.files import atomic_write, make_folder, write_parquet
+from rayfed_kd.files.whole import atomic_write, make_folder, write_parquet
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.yaml_documents import yaml_text
@@ -105,7 +105,9 @@ class SearchResult:
         coefficients = ", ".join(f"{key} {coefficient_text(v)}" for key, v in best.coefficients.items())
         ties = [str(row.trial) for row in self._valid_rows() if row.best == best.best and row is not best]
         also = f"# The same value in trial {', '.join(ties)}: the lowest number counts.\n" if ties else ""
-        header = f"#\n{self.recipe.header}\n" if self.recipe.header else ""
+        # Of another method it would name a paper that is not run.
+        same = recipe.method.name == self.recipe.method.name
+        header = f"#\n{self.recipe.header}\n" if self.recipe.header and same else ""
         text = yaml_text(recipe.model_dump())
         return (
             f"# {self.metric} {self.metric.told(best.best)} in round {best.best_round}: the best of "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rayfed_kd.errors import RecipeError, naming, optional_package
 from rayfed_kd.experiment.evaluated_metrics import evaluated_metrics
 from rayfed_kd.experiment.judging import SearchMetric, choose_metric
-from rayfed_kd.files import path_fault
+from rayfed_kd.files.folders import path_fault
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import fingerprints
 from rayfed_kd.setting.setting import Setting
@@ -46,7 +46,7 @@ class Search(NamedTuple):
 def prepare_search(
     setting: Setting,
     space: Space,
-    accept: Callable[[Coefficients], None],
+    accept: Callable[[Coefficients], Setting],
     *,
     samples: int | None = None,
     search: SearchName = "random",
@@ -60,7 +60,7 @@ def prepare_search(
     Args:
         setting: what the recipe was made into.
         space: what is searched.
-        accept: raises RecipeError if the recipe cannot be run with the coefficients.
+        accept: makes the setting with coefficients; RecipeError if the recipe cannot be run with them.
         samples: number of trials; None: the space's, else 10. Grid search takes none: it runs every
             combination.
         search: how coefficients are proposed.
@@ -83,7 +83,11 @@ def prepare_search(
     # The message names the space's file only if the metric stands there.
     with naming(space.source if metric is None else None):
         judged = choose_metric(metric or space.metric, evaluated_metrics(setting))
-    space.check(accept)
+
+    def check(coefficients: Coefficients) -> None:
+        choose_metric(str(judged), evaluated_metrics(accept(coefficients)))
+
+    space.check(check)
     if search == "grid":
         if samples is not None:
             raise RecipeError("--samples: grid search runs every combination; expected no --samples")
@@ -96,7 +100,7 @@ def prepare_search(
     # Every key by itself is valid now; two together may still contradict each other.
     for number, coefficients in enumerate(listed):
         try:
-            accept(coefficients)
+            check(coefficients)
         except RecipeError as error:
             message = f"trial {number}, {dict(coefficients)}: {error.message}"
             raise RecipeError(message, error.path, error.hint, space.source) from None

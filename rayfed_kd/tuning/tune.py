@@ -14,13 +14,14 @@ from rayfed_kd.errors import counted, optional_package
 from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import OnEvent, Tell
-from rayfed_kd.files import file_name
+from rayfed_kd.files.folders import file_name
 from rayfed_kd.recipe.loading import RecipeSource, load_recipe
 from rayfed_kd.recipe.overrides import Overrides, override_lines, refuse_folder
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, read_space
 
 if TYPE_CHECKING:
     from rayfed_kd.results.console import Work
+    from rayfed_kd.setting.setting import Setting
     from rayfed_kd.tuning.search_folder import SchedulerName, SearchName
     from rayfed_kd.tuning.search_result import SearchResult
     from rayfed_kd.tuning.search_setup import Search
@@ -109,7 +110,7 @@ def running(search: Search, tell: Tell, *, resume: bool, **options: Any) -> Iter
         yield
 
 
-def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
+def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> Setting:
     """Check that the recipe can be run with these coefficients.
 
     Data and partition are made again only if the coefficients change them: that can take minutes.
@@ -117,6 +118,8 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     Args:
         prepared: the recipe that every trial starts from.
         coefficients: recipe key -> value.
+
+    Returns: what the recipe with them is made into.
 
     Raises:
         RecipeError, DataError: it cannot.
@@ -129,8 +132,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     changed = load_recipe(prepared.recipe.model_dump(), coefficient_overrides(coefficients))
     sections = ("data", "partition", "clock", "seed")
     if any(getattr(changed, key) != getattr(prepared.recipe, key) for key in sections):
-        make_ready(changed)
-        return
+        return make_ready(changed).setting
     method = make_method(method_location(changed), changed.method)
     check_exchanges(changed, method)
     timing, codecs = read_names(changed)
@@ -138,6 +140,7 @@ def accept_coefficients(prepared: Prepared, coefficients: Coefficients) -> None:
     setting = replace(setting, recipe=changed, method=method, timing=timing, codecs=codecs)
     setting.check()
     check_samples(setting)
+    return setting
 
 
 def _search_on_ray(

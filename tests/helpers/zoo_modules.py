@@ -882,6 +882,15 @@ class NewParameter(Net):
         return hidden
 
 
+class StepsByItself(Net):
+    """As torch's tutorial on memory has it: each parameter's own step within the backward pass."""
+
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        for parameter in self.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda own: setattr(own, "grad", None))
+
+
 class MadeInForward(nn.Module):
     def __init__(self, shape, classes):
         super().__init__()

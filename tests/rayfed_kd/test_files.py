@@ -8,13 +8,11 @@ import pytest
 from paths import ROOT
 from safetensors.numpy import load_file, save_file
 
-from rayfed_kd.files import (
+from rayfed_kd.files.folders import file_name, locked_folder, new_folder
+from rayfed_kd.files.whole import (
     atomic_write,
     empty_folder,
-    file_name,
     folder_written_aside,
-    locked_folder,
-    new_folder,
     remove_unfinished,
     tensors_written_aside,
     write_json,

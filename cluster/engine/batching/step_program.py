@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Sequence
 from types import FunctionType, MethodType
 
@@ -69,12 +68,9 @@ def _loss_key(loss: BatchLoss) -> Hashable:
     if isinstance(loss, MethodType) and isinstance(loss.__self__, Method):
         # A process has one method object for all its clients.
         return loss.__func__, id(loss.__self__)
-    if isinstance(loss, MethodType) and _is_frozen(loss.__self__):
+    frozen = getattr(getattr(loss, "__self__", None), "__dataclass_params__", None)
+    if isinstance(loss, MethodType) and getattr(frozen, "frozen", False):
         return loss.__func__, loss.__self__
     if isinstance(loss, FunctionType) and not (loss.__closure__ or loss.__defaults__ or loss.__kwdefaults__):
         return loss
     raise GroupError("its loss is neither a function without captured variables nor a frozen object's")
-
-
-def _is_frozen(owner: object) -> bool:
-    return dataclasses.is_dataclass(owner) and bool(getattr(owner, "__dataclass_params__").frozen)  # noqa: B009 -- typeshed has none

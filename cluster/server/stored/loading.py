@@ -18,7 +18,7 @@ from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.appended import appended_fault, read_entry
 from rayfed_kd.cluster.server.stored.changes import NO_RECORD, NO_STATE_YET
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import file_digest
+from rayfed_kd.files.whole import file_digest
 from rayfed_kd.protocol import Array, DispatchFacts, Handle
 from rayfed_kd.protocol.state_packing import Packed
 from rayfed_kd.protocol.state_unpacking import Publish, unpack

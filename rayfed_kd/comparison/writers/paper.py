@@ -22,7 +22,7 @@ from rayfed_kd.comparison.studies import Paper
 from rayfed_kd.comparison.writers.latex import escape_latex, tabular
 from rayfed_kd.comparison.writers.pictures import mean_line
 from rayfed_kd.errors import RecipeError
-from rayfed_kd.files import atomic_write, make_folder, written_aside
+from rayfed_kd.files.whole import atomic_write, make_folder, written_aside
 from rayfed_kd.results.charts.lines import Interval, column_lines, intervals_figure
 from rayfed_kd.results.names import metric_scale, metric_title
 

@@ -13,7 +13,7 @@ from rayfed_kd.data.dataset import Array, RawDataset, Source, Split, of_each_cla
 from rayfed_kd.data.sources.image_tree import image_tree
 from rayfed_kd.data.sources.pixels import Colour, Fit, Fitting, Size, load_images
 from rayfed_kd.errors import DataError, RecipeError, in_words, shown
-from rayfed_kd.files import path_fault
+from rayfed_kd.files.folders import path_fault
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.seeds import numpy_stream
 

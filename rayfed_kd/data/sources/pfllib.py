@@ -21,7 +21,7 @@ import numpy as np
 from rayfed_kd.data.dataset import MOST_CLASSES, Array, RawDataset, Source, Split
 from rayfed_kd.data.decoding import decoded
 from rayfed_kd.errors import DataError, shortened, shown
-from rayfed_kd.files import read_json
+from rayfed_kd.files.whole import read_json
 from rayfed_kd.recipe.roles import data_source
 from rayfed_kd.recipe.sample_shapes import TextShape
 

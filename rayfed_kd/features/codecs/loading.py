@@ -61,6 +61,11 @@ def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, 
                 f"{path}.{place}: {stage.name} behind {pipe[place - 1].name}; expected it first, as it holds "
                 "the part against the one that was received, and codecs before it change the part"
             )
+        if stage.feedback and not all(before.codec.differs for before in pipe[:place]):
+            raise RecipeError(
+                f"{path}.{place}: feedback behind {pipe[place - 1].name}, whose places change or whose loss it "
+                "would count again; expected feedback at the first codec alone"
+            )
     return Chain(pipe)
 
 

@@ -108,7 +108,7 @@ class AttackRecipe(Strict):
     z: float | Literal["baruch", "fedgems"] = Field(
         1.5, description="deviations from the mean (lie), or the formula that gives them"
     )
-    parts: list[str] | None = Field(None, description="what is poisoned; null: all weights and logits")
+    parts: list[str] | None = Field(None, min_length=1, description="what is poisoned; null: weights, logits")
 
     def contradictions(self) -> Iterator[str]:
         if self.clients is not None and self.fraction is not None:

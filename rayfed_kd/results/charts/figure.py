@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from rayfed_kd.files import make_folder, written_aside
+from rayfed_kd.files.whole import make_folder, written_aside
 
 # Okabe and Ito's palette: told apart by the colour-blind, too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from rayfed_kd.data.partition import Partition
 from rayfed_kd.errors import RecipeError, shortened
-from rayfed_kd.files import make_folder, remove_unfinished, writing
+from rayfed_kd.files.folders import writing
+from rayfed_kd.files.whole import make_folder, remove_unfinished
 from rayfed_kd.results.charts.figure import COLOURS, ShownFigure, save_figure
 from rayfed_kd.results.schemas import CONFIG
 from rayfed_kd.results.screen_table import preformatted, screen_table, table_text

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import read_parquet
+from rayfed_kd.files.whole import read_parquet
 from rayfed_kd.results.schemas import CONFIG, SCHEMAS, TABLES, check_table_name
 from rayfed_kd.results.tables.streams import STREAM, stream_batches
 

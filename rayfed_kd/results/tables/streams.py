@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import written_aside
+from rayfed_kd.files.whole import written_aside
 
 STREAM = "_rows.arrows"  # the underscore hides it from Arrow, which reads a folder of files as one table
 CHECKSUM = b"crc32"

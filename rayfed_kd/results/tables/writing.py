@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayfed_kd.files import flush_folder, make_folder, remove_unfinished, write_parquet
+from rayfed_kd.files.whole import flush_folder, make_folder, remove_unfinished, write_parquet
 from rayfed_kd.results.schemas import ROW_ORDER, SCHEMAS
 from rayfed_kd.results.tables.reading import PARQUET, table_rows
 from rayfed_kd.results.tables.streams import STREAM, Stream

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rayfed_kd.files import flush_folder, make_folder
+from rayfed_kd.files.whole import flush_folder, make_folder
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayfed_kd.errors import RunError
-from rayfed_kd.files import read_json
+from rayfed_kd.files.whole import read_json
 from rayfed_kd.recipe.registry import Registry, blame, blaming, in_modules
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.schemas import CONFIG, EPSILONS, GPU_COLUMNS, UNFINISHED

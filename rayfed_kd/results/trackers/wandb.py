@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rayfed_kd.errors import optional_package
-from rayfed_kd.files import read_parquet, write_json
+from rayfed_kd.files.whole import read_parquet, write_json
 from rayfed_kd.results.trackers.tracker import TrackedRound, TrackedRun, Tracker
 
 Mode = Annotated[

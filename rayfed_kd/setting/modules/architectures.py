@@ -130,7 +130,7 @@ class Architectures:
             shape = self.input_shape(architecture)
 
             def made() -> nn.Module:
-                with blaming(f"{architecture.name}(shape, classes)"):
+                with blaming(f"{architecture.name}, called with (shape, classes),"):
                     return checked_module(make(shape, classes, **arguments), architecture.name)
 
             # Once: module pools build the same architecture again for every module that is lent at a time.
@@ -139,9 +139,9 @@ class Architectures:
                 self._measured.add(path)
             try:
                 if path not in self.outcomes:
-                    size = self._recipe.local.batch_size
+                    size, bf16 = self._recipe.local.batch_size, self._recipe.local.precision == "bf16"
                     tried = trial(made, architecture.kind, shape, classes, architecture.name, size)
-                    self.outcomes[path] = tried.outcome()
+                    self.outcomes[path] = replace(tried, bf16=bf16).outcome()
                 return self.outcomes[path].told(made())
             except RecipeError as error:
                 if cut is not None:

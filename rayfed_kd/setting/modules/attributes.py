@@ -77,7 +77,8 @@ class Attributes:
             for name in {**self.values, **later.values}
             if self.values.get(name) != later.values.get(name)
         ]
-        return ", ".join(every[:MOST_SHOWN])
+        # What torch keeps for itself, as lstm._flat_weights, only follows.
+        return ", ".join(sorted(every, key=lambda name: "._" in name)[:MOST_SHOWN])
 
 
 def bits(tensor: Tensor) -> bytes:

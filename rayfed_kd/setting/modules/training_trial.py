@@ -71,6 +71,7 @@ class TrainingTrial:
         classes: how many logits each sample must get; None: any outputs.
         name: the architecture's, for messages.
         head_of: tries a module in eval mode, and finds its last linear layer.
+        bf16: whether clients train it in bfloat16, as local.precision says.
     """
 
     make: Callable[[], nn.Module]
@@ -78,6 +79,7 @@ class TrainingTrial:
     classes: int | None
     name: str
     head_of: Callable[[nn.Module], str | None] = lambda module: None
+    bf16: bool = False
 
     def outcome(self) -> Outcome:
         """Make the trial.
@@ -129,6 +131,9 @@ class TrainingTrial:
             self._compare(flats[0], flats[1], suspects, shown)
         if head is not None and not isinstance(used, Classifier) and not self._has_features(flats[0]):
             outcome = replace(outcome, head=None)
+        if self.bf16:
+            flats[0].autocast = torch.bfloat16
+            replace(self, name=f"{self.name} with local.precision=bf16")._backward(flats[0].train(), 3)
         return outcome
 
     def _built(self) -> nn.Module:
@@ -226,6 +231,10 @@ class TrainingTrial:
             for flat in (used, fresh):
                 flat.load(start)
                 outputs = self._backward(flat.train(), 3)
+                if any(leaf.grad is None or not leaf.grad._is_view() for leaf in flat.leaves):
+                    raise RecipeError(
+                        f"{self.name} replaces or removes gradients, as a hook may; expected changes in place"
+                    )
                 flat.trainable.sub_(flat.gradients, alpha=RATE)
                 trained = flat.vector()
                 flat.load(trained)

@@ -25,7 +25,7 @@ from steady import STEADY
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.errors import DataError
-from rayfed_kd.files import UNFINISHED_PREFIX
+from rayfed_kd.files.whole import UNFINISHED_PREFIX
 from rayfed_kd.recipe.sections.safety import CheckpointRecipe
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.tables import TableWriter, last_round, read_table

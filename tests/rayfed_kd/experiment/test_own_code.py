@@ -1,5 +1,6 @@
 """Own code or data that were edited: neither a comparison nor `resume` mixes their results silently."""
 
+import importlib
 import re
 import sys
 
@@ -79,6 +80,9 @@ def test_run_without_a_checkpoint_begins_again_with_mended_code(mine):
     mine.write_text(METHOD)
     with pytest.raises(RecipeError, match=f"was begun with another {mine.name}"):
         rayfed_kd.resume("run", rounds=3, local=True)
+    with pytest.raises(RecipeError, match=f"'{mine.stem}' has changed since it was imported"):
+        rayfed_kd.run(recipe_of(mine), local=True)
+    importlib.reload(sys.modules[mine.stem])
     assert rayfed_kd.resume("run", rounds=3, local=True, restart=True).summary["rounds"] == 3
 
 

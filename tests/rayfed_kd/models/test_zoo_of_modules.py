@@ -62,6 +62,7 @@ REFUSED = {
     "Memory": r"training changes seen.* with every batch",
     "NewWeight": r"training replaces the parameter head.weight, or its memory",
     "NewParameter": r"training replaces the parameter head.bias, or its memory",
+    "StepsByItself": r"replaces or removes gradients, as a hook may",
     "MadeInForward": r"head is made or removed while it computes",
     "NoneBuffer": r"mean is made or removed while it computes",
     "GrowingBuffer": r"training changes the buffer bank, torch.float32 of shape",

@@ -8,7 +8,7 @@ from small_recipes import THREE_CLIENTS
 
 from rayfed_kd.cluster.server.round_tables import RoundRecord
 from rayfed_kd.experiment.preparation import prepare
-from rayfed_kd.files import read_parquet
+from rayfed_kd.files.whole import read_parquet
 from rayfed_kd.protocol import Distribution, Samples
 from rayfed_kd.results.recorder import RunRecorder
 from rayfed_kd.results.round_pictures import RoundPictures

@@ -29,7 +29,7 @@ def begin(folder, *, resume=False, **changes):
 
 def killed_before_the_recipe(monkeypatch, folder):
     """What a run with devices leaves if the process dies before it writes config.yaml."""
-    write = run_folders.files.atomic_write
+    write = run_folders.atomic_write
 
     def written(path, content):
         if path.name == "config.yaml":
@@ -37,7 +37,7 @@ def killed_before_the_recipe(monkeypatch, folder):
         write(path, content)
 
     with monkeypatch.context() as patch, suppress(KilledError):
-        patch.setattr(run_folders.files, "atomic_write", written)
+        patch.setattr(run_folders, "atomic_write", written)
         begin(folder, **DEVICES)
         pytest.fail("config.yaml was written")
 
@@ -66,11 +66,12 @@ def test_resume_writes_what_is_missing_and_leaves_the_rest(tmp_path):
     assert "rounds: 7" in (tmp_path / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", ["tables", "checkpoints"])
-def test_folder_with_parts_of_a_run_and_no_recipe_is_refused(name, tmp_path):
-    (tmp_path / name).mkdir()
-    with pytest.raises(RecipeError, match=f"has {name} of a run, but no config.yaml"):
+@pytest.mark.parametrize("name", ["tables", "checkpoints", "summary.json", *DESCRIPTION])
+def test_folder_with_parts_of_a_run_or_files_called_so_and_no_recipe_is_refused(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(RecipeError, match=f"has {name}, which a run writes, but no config.yaml"):
         begin(tmp_path)
+    assert (tmp_path / name).read_text() == "{}"
 
 
 def test_folder_that_holds_a_run_names_the_command_that_goes_on(tmp_path):

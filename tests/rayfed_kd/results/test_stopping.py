@@ -49,6 +49,7 @@ def ended_after(values, every=1, **stop):
         ([0.0] * 5, {"seconds": 0.6}, None),
         ([0.1, 0.9, 0.9], {"metric": "amp", "at": 0.9, "bytes": 100}, 1),  # the first that holds
         ([0.1, (0.9, 0.2), (0.8, 0.3), (0.7, 0.4)], {"metric": "amp", "patience": 2}, 4),  # c comes later
+        ([(0.1, 0.9), 0.1, (0.1, 0.8), 0.1, (0.1, 0.7)], {"metric": "amp", "patience": 2}, 5),  # c not always
     ],
 )
 def test_a_run_ends_after_the_first_evaluation_at_which_one_holds(values, stop, expected):

@@ -5,7 +5,7 @@ import math
 
 import pyarrow as pa
 
-from rayfed_kd.files import write_json
+from rayfed_kd.files.whole import write_json
 from rayfed_kd.results.schemas import SCHEMAS
 from rayfed_kd.results.summary import summarise
 from rayfed_kd.results.summary_table import summary_tables

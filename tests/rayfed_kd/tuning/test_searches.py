@@ -33,7 +33,7 @@ RECIPE = {**THREE_CLIENTS, "method": {"name": "fedavg", "track_oca": True}}
 KEYS = {
     "local.optimizer.lr": {"loguniform": [0.001, 1.0]},
     "local.epochs": {"randint": [1, 3]},
-    "method.track_oca": {"choice": [True, False]},
+    "method.weighting": {"choice": ["samples", "uniform"]},
 }
 SYNTHETIC = {"name": "synthetic", "samples": 60, "test_samples": 30, "shape": [1, 8, 8], "classes": 3}
 
@@ -62,6 +62,7 @@ OFFICIAL = [f"data={json.dumps(SYNTHETIC)}", "partition.test=official"]
         ([], {"global": ["amp", "ua", "wlp"], "oca": ["amp", "ua", "wlp"]}),
         (["method={name: standalone}"], {"personal": ["ua", "amp", "wlp"]}),
         ([*OFFICIAL, "method={name: fedprox}"], {"global": ["server_accuracy"]}),
+        (["method={name: ccvr}"], {name: ["amp", "ua", "wlp"] for name in ("global", "global_ccvr")}),
         (NAMED, {"global": ["amp", "ua", "wlp", "local_f1"], "oca": ["amp", "ua", "wlp", "local_f1"]}),
         ([*NAMED, *OFFICIAL, "method={name: standalone}"], {"personal": [*OWN, "official_f1"]}),
         ([*OFFICIAL, "method={name: fedgh}"], {"global_head": OWN, "personal": OWN}),
@@ -135,7 +136,9 @@ def test_samples_of_the_command_win_over_the_files_over_ten(tmp_path):
     prepared = prepare(RECIPE)
     space = read_space(space_file(tmp_path / "b", samples=4))
     for samples, expected in ((None, 4), (2, 2)):
-        search = prepare_search(prepared.setting, space, lambda c: None, samples=samples, folder=tmp_path)
+        search = prepare_search(
+            prepared.setting, space, lambda c: prepared.setting, samples=samples, folder=tmp_path
+        )
         assert search.trials == expected
 
 
@@ -143,7 +146,7 @@ def test_metric_that_the_recipe_does_not_have_names_the_space_that_asks_for_it(t
     setting, space = prepare(RECIPE).setting, read_space(space_file(tmp_path, metric="amp/student"))
     for asked, named in ((None, "space.yaml: "), ("amp/student", "")):
         with pytest.raises(RecipeError) as caught:
-            prepare_search(setting, space, lambda coefficients: None, metric=asked, folder=tmp_path)
+            prepare_search(setting, space, lambda coefficients: setting, metric=asked, folder=tmp_path)
         said = str(caught.value).removeprefix(f"{tmp_path}/")
         assert said == f"{named}metric 'amp/student': this recipe evaluates global, oca."
 
@@ -155,7 +158,7 @@ def test_search_without_trials_is_refused(samples, tmp_path):
 
 
 def test_grid_search_has_every_combination_and_takes_no_samples(tmp_path):
-    keys = {key: KEYS[key] for key in ("local.epochs", "method.track_oca")}
+    keys = {key: KEYS[key] for key in ("local.epochs", "method.weighting")}
     found = ready(tmp_path, keys=keys, search="grid")
     assert (found.trials, len(found.listed)) == (6, 6)
     with pytest.raises(RecipeError, match="--samples: grid search runs every combination"):
@@ -167,11 +170,15 @@ def test_combination_that_does_not_fit_is_found_before_the_first_trial(tmp_path)
     keys = {"partition.clients": {"choice": [2, 3]}, "sampling": {"choice": [{"count": 2}, {"count": 3}]}}
     with pytest.raises(RecipeError, match=r"space.yaml: trial 1, .*: sampling.count = 3: more than .* = 2"):
         ready(tmp_path, keys=keys, search="grid")
+    with pytest.raises(RecipeError, match=r"space.yaml: metric 'amp/oca': this recipe evaluates global"):
+        ready(tmp_path, keys={"method.track_oca": {"choice": [True, False]}}, metric="amp/oca")
 
 
 def test_search_gives_each_trial_its_folder(tmp_path):
     with pytest.raises(RecipeError, match="a search gives each trial its folder; expected --folder"):
         rayfed_kd.tune(RECIPE, space_file(tmp_path), ["results.folder=there"])
+    with pytest.raises(RecipeError, match="a search gives each trial its folder; expected --folder"):
+        rayfed_kd.tune(RECIPE, space_file(tmp_path), ["results={folder: there}"])
 
 
 def test_missing_optuna_is_told(tmp_path, monkeypatch):
@@ -275,7 +282,11 @@ def rows():
     """Trial 1 has the largest value; 3 had a larger one, and failed; 2 ties with it, and came later."""
 
     def row(trial, lr, epochs, values, status="finished", error=None):
-        coefficients = {"local.optimizer.lr": lr, "local.epochs": epochs, "method.track_oca": trial % 2 == 0}
+        coefficients = {
+            "local.optimizer.lr": lr,
+            "local.epochs": epochs,
+            "method.weighting": ("samples", "uniform")[trial % 2],
+        }
         return TrialResult(trial, coefficients, values, len(values), 1.5, status, error)
 
     return [
@@ -305,7 +316,7 @@ def test_table_has_a_row_a_trial_by_hand(found):
     names = ["trial", *KEYS, "best", "best_round", "last", "rounds", "seconds", "status", "error"]
     assert table.column_names == names
     assert table["local.epochs"].to_pylist() == [1, 2, 3, 1, 1]
-    assert table["method.track_oca"].to_pylist() == [True, False, True, False, True]
+    assert table["method.weighting"].to_pylist() == ["samples", "uniform"] * 2 + ["samples"]
     assert table["best"].to_pylist() == [0.4, 0.6, 0.6, 0.9, None]
     assert table["last"].to_pylist() == [0.4, 0.5, 0.6, 0.9, None]
     assert table["best_round"].to_pylist() == [2, 1, 1, 1, None]
@@ -332,10 +343,14 @@ def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     told = "# amp/oca 60.00 % in round 1: the best of 5 trials, trial 1 (random search, asha, "
     assert first.startswith(told)
     assert second == "# The same value in trial 2: the lowest number counts."
-    assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.track_oca false"
+    assert third == "# local.optimizer.lr 0.1, local.epochs 2, method.weighting uniform"
     best = load_recipe(found.folder / "best.yaml")
-    changes = ["local.optimizer.lr=0.1", "local.epochs=2", "method.track_oca=false"]
+    changes = ["local.optimizer.lr=0.1", "local.epochs=2", "method.weighting=uniform"]
     assert best.model_dump() == load_recipe(RECIPE, changes).model_dump()
+    found.recipe._header = "# FedAvg, of a paper"
+    assert "of a paper" in found.best_recipe()
+    other = [replace(row, coefficients={"method": {"name": "fedprox"}}) for row in found.rows]
+    assert "of a paper" not in replace(found, rows=other).best_recipe()
 
 
 def test_own_metric_has_its_own_unit_and_a_trial_without_a_value_is_the_last_that_did_not_fail(found):
@@ -397,7 +412,7 @@ def test_optuna_proposes_the_same_again_and_after_a_restart(tmp_path):
     for trial in whole:
         assert 0.001 <= trial["local.optimizer.lr"] <= 1
         assert trial["local.epochs"] in (1, 2, 3)
-        assert isinstance(trial["method.track_oca"], bool)
+        assert trial["method.weighting"] in ("samples", "uniform")
 
 
 def test_optuna_begins_again_with_the_very_values_of_the_trials_that_began():

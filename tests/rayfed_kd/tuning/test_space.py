@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import yaml
 from paths import ROOT
+from small_recipes import refused
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
@@ -92,43 +93,7 @@ def test_small_numbers_and_texts_like_numbers_survive_as_overrides():
     assert isinstance(recipe.method.options["a"], float)
 
 
-BAD_FILES = [
-    ({"space": {}}, "space: it is empty"),
-    ({"method.gamma": {"uniform": [0, 2]}}, "expected `space:` with recipe keys below it"),
-    ({"space": GOOD, "metrik": "amp"}, "metrik is no option of a space file. Did you mean metric?"),
-    ({"space": GOOD, "samples": 0}, "samples = 0: expected a number of at least 1 (number of trials)."),
-    (
-        {"space": {"method.gamma": 1.0}},
-        "method.gamma = 1.0: expected one of uniform, loguniform, randint, choice",
-    ),
-    ({"space": {"method.gamma": {"unifrom": [0, 1]}}}, "'unifrom' is no distribution; there are uniform,"),
-    ({"space": {"method.gamma": {"unifrom": [0, 1]}}}, "Did you mean uniform?"),
-    (
-        {"space": {"method.gamma": {"uniform": [1, 0]}}},
-        "method.gamma.uniform = [1, 0]: expected two numbers, low",
-    ),
-    ({"space": {"method.gamma": {"uniform": [1, 1]}}}, "expected two numbers, low before high"),
-    ({"space": {"method.gamma": {"uniform": [1]}}}, "expected two numbers, low before high"),
-    ({"space": {"method.gamma": {"uniform": ["a", "b"]}}}, "expected two numbers, low before high"),
-    ({"space": {"method.gamma": {"uniform": [0, float("inf")]}}}, "expected two finite numbers"),
-    (
-        {"space": {"method.gamma": {"loguniform": [0, 1]}}},
-        "expected a low end above 0, which has a logarithm",
-    ),
-    ({"space": {"method.gamma": {"randint": [0, 1.5]}}}, "expected two whole numbers"),
-    ({"space": {"method.gamma": {"choice": []}}}, "expected a list of at least one value"),
-    ({"space": {"method.gamma": {"choice": [1, 2, 1]}}}, "expected every value once; 1 is listed twice"),
-    ({"space": {"rounds": {"randint": [1, 5]}}}, "rounds: rounds is the same in every trial"),
-    ({"space": {"stop.at": {"uniform": [0, 1]}}}, "stop is the same in every trial"),
-    ({"space": {"placement.threads": {"randint": [1, 2]}}}, "placement is the same in every trial"),
-    (
-        {"space": {"method": {"choice": [{"name": "fedkf"}]}, "method.gamma": {"uniform": [0, 1]}}},
-        "method.gamma: lies below method, which is searched, too",
-    ),
-]
-
-
-@pytest.mark.parametrize(("content", "message"), BAD_FILES, ids=[message[:40] for _, message in BAD_FILES])
+@pytest.mark.parametrize(("content", "message"), refused("space files"))
 def test_bad_space_file_is_answered_with_its_name(content, message, tmp_path):
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -150,22 +115,7 @@ def test_space_file_that_is_no_yaml_is_told(tmp_path):
         read_space(tmp_path / "space.yaml")
 
 
-BAD_KEYS = [
-    ({"method.gama": {"uniform": [0, 1]}}, "method.gama is no option of fedkf. Did you mean method.gamma?"),
-    ({"method.generator.with": {"randint": [1, 4]}}, "Did you mean method.generator.width?"),
-    (
-        {"method.gamma": {"uniform": [-1, 1]}},
-        "method.gamma = -1.0: expected a number of at least 0 (weight of",
-    ),
-    ({"data.fraction": {"uniform": [0.5, 1.5]}}, "data.fraction = 1.5: expected a number of at most 1"),
-    ({"method.warmup_rounds": {"uniform": [0, 3]}}, "method.warmup_rounds = 0.0: expected a whole number"),
-    ({"method.teacher": {"choice": ["oca", "ocaa"]}}, "method.teacher = 'ocaa': expected 'oca' or 'aca'"),
-    ({"partition.alpha": {"uniform": [-1, 1]}}, "partition.alpha = -1.0: expected a number above 0"),
-    ({"sampling.count": {"randint": [1, 5]}}, "give exactly one of fraction and count"),
-]
-
-
-@pytest.mark.parametrize(("keys", "message"), BAD_KEYS, ids=[next(iter(keys)) for keys, _ in BAD_KEYS])
+@pytest.mark.parametrize(("keys", "message"), refused("space keys"))
 def test_key_that_does_not_go_with_the_recipe_is_answered_before_a_search(keys, message, tmp_path):
     with pytest.raises(RecipeError) as caught:
         check(space(tmp_path, keys))
