@@ -24,7 +24,7 @@ BY_SUFFIX = {
     ".csv": ("csv", "text"),
     **dict.fromkeys(SUFFIXES, ("image_folder",)),
 }
-OF_FOLDERS = ("image_folder", "pfllib")  # no option of theirs names a file
+FILE_OPTION = {**dict.fromkeys(("parquet", "arrow", "webdataset", "csv", "text"), "train"), "npz": "file"}
 ON_SHEET, MOST_ON_SHEET, MOST_SIDE = 8, 100, 64  # images of a class, classes, and pixels of a side
 Checked = tuple[dict[str, Any], Dataset | None]
 
@@ -59,9 +59,8 @@ def check_folder(place: Path, source: str | None, options: Mapping[str, Any]) ->
     alone = [file for file in files if file.suffix.lower() == kind and file.parent == folder]
     tried = list[Checked]()
     for name in sources:
-        one = len(alone) == 1 and name not in OF_FOLDERS and ":" not in name
-        named = {"file" if name == "npz" else "train": alone[0].name} if one else {}
-        tried.append(_checked(name, folder, {**named, **options}))
+        option = FILE_OPTION.get(name) if len(alone) == 1 else None
+        tried.append(_checked(name, folder, {**({option: alone[0].name} if option else {}), **options}))
         if tried[-1][1] is not None:
             return tried[-1:]
     return tried[:1]

@@ -217,6 +217,7 @@ def _measure(
     tell(f"measuring {counted(min(2, full.rounds), 'round')} with data.fraction {fraction:.2g} and {named}")
     short = [f"data.fraction={fraction}", f"evaluation.every={full.rounds}"]
     short += [] if epochs is None else [f"local.epochs={epochs}"]
+    short += ["partition.min_size=0"] * ("min_size" in full.partition.options)  # of fewer samples
     prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
     prepared = _fewer_tested(prepared, fraction / full.data.fraction)
     launcher, records = InProcess(), _Kept()

@@ -61,6 +61,14 @@ def test_bytes_of_each_class(kind, numbers, size):
         assert up["prototypes"] == size * (FEATURES + LENGTHS[kind]) * classes
 
 
+def test_a_codec_takes_float16_numbers_as_well():
+    """8 bits a number and the two ends of each tensor, in place of 16."""
+    changes = ["codec.up.prototypes={name: uniform, bits: 8}"]
+    rows = run_in_process({**ONCE, "method": {"name": "fedpft"}}, *changes).tables["messages"].to_pylist()
+    up = [row for row in rows if row["kind"] == "prototypes"]
+    assert all(0.5 * row["raw_bytes"] < row["bytes"] < 0.55 * row["raw_bytes"] for row in up)
+
+
 def test_gaussians_are_those_of_the_clients_features(bench):
     table = bench({"name": "fedpft", "numbers": "float32", "covariance": "diagonal"})
     server = table.method.init_server(table.server())

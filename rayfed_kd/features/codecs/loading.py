@@ -63,8 +63,8 @@ def _make_chain(stages: Iterable[StageRecipe], direction: Direction, kind: str, 
             )
         if stage.feedback and not all(before.codec.differs for before in pipe[:place]):
             raise RecipeError(
-                f"{path}.{place}: feedback behind {pipe[place - 1].name}, whose places change or whose loss it "
-                "would count again; expected feedback at the first codec alone"
+                f"{path}.{place}: feedback behind {pipe[place - 1].name}, which changes places or has a loss "
+                "that it would count again; expected feedback at the first codec alone"
             )
     return Chain(pipe)
 

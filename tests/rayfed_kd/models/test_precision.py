@@ -1,10 +1,15 @@
 """Models in bfloat16 over weights in float32: how far gradients are from float32's, and what stays exact."""
 
+import math
+
 import pytest
 import torch
 from classifier_samples import SPACES, samples_of, space_of
+from small_recipes import THREE_CLIENTS
 from torch import nn
 
+import rayfed_kd
+from rayfed_kd.errors import RecipeError
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.models.module_pool import ModulePool
@@ -120,3 +125,23 @@ def test_a_lent_module_computes_as_this_loan_says():
     assert not rounded.equal(exact)
     assert rounded.equal(rounded.bfloat16().float())
     assert not exact.equal(exact.bfloat16().float())
+
+
+class Scatters(nn.Module):
+    """Copies logits into float32: torch refuses numbers of another type there."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.head, self.classes = nn.Linear(math.prod(shape), classes), classes
+
+    def forward(self, images):
+        logits = self.head(images.flatten(1))
+        places = torch.arange(self.classes).expand(len(images), -1)
+        return torch.zeros(len(images), self.classes).scatter(1, places, logits)
+
+
+def test_a_model_that_cannot_be_trained_in_bfloat16_is_refused_before_the_first_round():
+    recipe = {**THREE_CLIENTS, "model": {"name": f"{__name__}:Scatters"}}
+    rayfed_kd.prepare(recipe)
+    with pytest.raises(RecipeError, match=r"Scatters with local\.precision=bf16 cannot be trained on"):
+        rayfed_kd.prepare(recipe, ["local.precision=bf16"])

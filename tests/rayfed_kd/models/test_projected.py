@@ -193,7 +193,6 @@ def test_one_image_takes_running_statistics_where_maps_are_one_pixel():
     assert torch.equal(norm.running_var, plain.running_var)
 
 
-@pytest.mark.slow
 def test_weights_of_a_file_are_those_that_clients_begin_with(tmp_path):
     models = importlib.import_module(f"{import_torchvision().__name__}.models")
     stored = models.resnet18(num_classes=1000)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.algorithms.feddf import FedDF
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.testing import RULES, ContractError, check_method
 
 TINY = {"model": {"name": "mlp", "hidden": 4}, "data": {"name": "digits", "fraction": 0.1}}
@@ -48,6 +49,19 @@ def test_a_method_that_keeps_the_contract_passes_as_a_class_and_by_its_location(
     assert begin == ""
     assert rules[: len(seen)] == [rule for rule in RULES if rule in seen]
     assert rules[len(seen) :] == ["not checked", "engines (ray=True does)"]
+
+
+class ReadsLabels(FedDF):
+    """Says that it needs samples alone."""
+
+    def absorb(self, server, replies, ctx):
+        ctx.public.labels(torch.arange(2))
+        return super().absorb(server, replies, ctx)
+
+
+def test_labels_that_a_method_does_not_ask_for_are_not_there():
+    with pytest.raises(RunError, match="public labels are not known"):
+        check_method(ReadsLabels, TINY)
 
 
 @pytest.mark.parametrize("name", BROKEN)

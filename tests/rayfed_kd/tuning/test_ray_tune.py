@@ -24,7 +24,7 @@ from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.tables import read_table
-from rayfed_kd.tuning.ray_tune import Listener, trial_placement
+from rayfed_kd.tuning.ray_tune import TUNE_FOLDER, Listener, trial_placement
 from rayfed_kd.tuning.search_folder import SearchFolder
 
 RECIPE = {
@@ -68,6 +68,7 @@ def failing(tmp_path_factory, session_ray):
     """Grid search over three learning rates, of which 1e30 makes NaN in the first round."""
     session_ray.start()
     folder, told, events = tmp_path_factory.mktemp("failing"), [], []
+    (folder / "tune").mkdir()  # of the user
     keys = {LR: {"choice": [0.05, 1e30, 0.5]}}
     also = {"told": told, "on_event": lambda event: events.append((event["run"], event["round"]))}
     return folder, search(folder, keys, search="grid", scheduler="fifo", concurrent=2, **also), told + events
@@ -75,7 +76,9 @@ def failing(tmp_path_factory, session_ray):
 
 @pytest.mark.slow
 def test_failing_trial_is_shown_with_its_error_and_ends_nothing(failing):
-    _, found, told = failing
+    folder, found, told = failing
+    assert {"search.yaml", "tune"} <= {path.name for path in folder.iterdir()}
+    assert not (folder / TUNE_FOLDER).exists()
     assert [row.status for row in found.rows] == ["finished", "failed", "finished"]
     (line,) = found.failures()
     assert line.startswith("trial 1 failed: round 1, client 0, client_update: ")
