@@ -3,7 +3,8 @@
 From the folder of this file:
 
     rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'
-    rayfed-kd run fedavg data='{name: own_data:csv_table, folder: /data, file: iris.csv}' model.name=mlp
+    rayfed-kd run quickstart data='{name: own_data:csv_table, folder: /data, file: iris.csv}' \
+        method='{name: fedavg}' model.name=mlp
 """
 
 import csv

@@ -203,7 +203,7 @@ def _show_comparison(result: ComparisonResult) -> None:
     show_default=True,
     help="How coefficients are proposed.",
 )
-@click.option("--metric", help="METRIC/MODEL, as amp/oca. Default: the space's, else the recipe's headline.")
+@click.option("--metric", help="METRIC/MODEL, as amp/oca. Default: the space's, else that of the last model.")
 @click.option("--concurrent", type=click.IntRange(1), help="Trials at a time. Default: as many as have room.")
 @click.option(
     "--folder", type=UserPath(), help="Where trials and tables go. Default: runs/tune- and the recipe's name."
