@@ -27,7 +27,8 @@ def refuse_folder(lines: Iterable[str], who: str) -> None:
     """
     for line in lines:
         key, _, text = line.partition("=")
-        if key == "results.folder" or (key == "results" and "folder" in (load_yaml(text) or ())):
+        value = load_yaml(text) if key == "results" else None
+        if key == "results.folder" or (isinstance(value, Mapping) and "folder" in value):
             raise RecipeError(f"override {line!r}: {who} its folder; expected --folder")
 
 

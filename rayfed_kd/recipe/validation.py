@@ -91,11 +91,8 @@ def _unknown_key(
     # own on the command line.
     named = owner and len(steps) == 1 and not parent.rpartition(".")[2].isdigit()
     advice = f" '{parent}={{name: {owner}}}' replaces name and options." if named else ""
-    advice += (
-        f" There are: {', '.join(sorted(known))}."
-        if known
-        else " It takes none: options are keyword-only, behind `*,`."
-    )
+    none = " It takes none: options are keyword-only, behind `*,`."
+    advice += f" There are: {', '.join(sorted(known))}." if known else none
     advice += f" Beside them: {', '.join(sorted(beside))}." if beside else ""
     hint = ".".join(filter(None, [parent, near])) if near else None
     elsewhere = _elsewhere().get(steps[-1])
