@@ -1,5 +1,4 @@
 """Short forms of the package's sources `image_folder` and `csv`, to be changed. Each is one marked function.
-
 From the folder of this file:
 
     rayfed-kd run quickstart data='{name: own_data:image_folder, folder: /data/birds, side: 32}'

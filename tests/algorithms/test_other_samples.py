@@ -84,4 +84,5 @@ def assert_runs(method, kind):
 def test_a_method_that_makes_images_is_refused_before_the_first_round(method, kind):
     with pytest.raises(RecipeError) as told:
         prepare(recipe_of(method, kind))
-    assert str(told.value) == f"method.name: {method} generates {IMAGES[method]}; this data set has {kind}"
+    said = f"method.name: {method} generates {IMAGES[method]}; this data set has {kind}; expected another"
+    assert str(told.value).startswith(said)

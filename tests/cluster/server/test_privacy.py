@@ -292,7 +292,7 @@ def test_a_method_with_two_releases_has_the_same_bits_on_hosts_and_resumed(twice
         ),
         ("noise_multiplier", 1e-300, "noise_multiplier is 1e-300; expected 0, or at least 1e-06"),
         ("clip", 1e300, r"privacy.clip = 1e\+300: expected a number of at most 1000000"),
-        ("row_clip", 1e-300, "privacy.row_clip = 1e-300: expected a number of at least 1e-06"),
+        ("row_clip", 1e-300, "privacy.row_clip = 1e-300: expected a number of at least 0.000001"),
     ],
 )
 def test_a_bound_without_an_epsilon_is_refused_in_a_line(key, value, message):

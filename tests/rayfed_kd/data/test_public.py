@@ -172,7 +172,7 @@ def test_unknown_labels_are_not_given():
     assert len(ctx.public.images(torch.tensor([0]))) == 1
     with pytest.raises(RunError, match=r"partition\.public\.labels is false"):
         ctx.public.labels(torch.tensor([0]))
-    with pytest.raises(RunError, match=r"this recipe has no partition\.public"):
+    with pytest.raises(RunError, match=r"no partition\.public: a method that needs it says so"):
         len(of_client(setting("partition.public=null")).public)
 
 

@@ -1,5 +1,6 @@
 """What may change between two parts of a run: neither data, nor code, nor what a number of rounds decides."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ def mine(tmp_path, monkeypatch):
     def written(fault="pass", helping=""):
         helper.write_text(helping)
         method.write_text(METHOD.replace("HELPER", helper.stem).replace("FAULT", fault))
+        for file in (helper, method):  # as in another process
+            sys.modules.pop(file.stem, None)
         return {**EVERY_ROUND, "method": {"name": f"{method.stem}:Mine"}}
 
     return written
