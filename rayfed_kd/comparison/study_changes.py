@@ -13,7 +13,7 @@ from typing import Any
 from rayfed_kd.comparison.studies import Study, StudyRun, StudyTable, TargetRun, check_names, joined
 from rayfed_kd.errors import RecipeError, in_words, naming
 from rayfed_kd.files.folders import file_name
-from rayfed_kd.recipe.overrides import refuse_folder
+from rayfed_kd.recipe.loading import refuse_folder
 from rayfed_kd.recipe.yaml_documents import yaml_line
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,22 @@ def overridden(raw: Mapping[str, Any], override: str) -> dict[str, Any]:
             quotes = f"; a value with blanks needs quotes around the whole, as '{key}={{name: ...}}'"
         raise RecipeError(f"override {shown(override)}: the value is {error.message}{quotes}") from None
     return _with(raw, steps, value, override)
+
+
+def refuse_folder(lines: Iterable[str], who: str) -> None:
+    """Refuse an override of a run's folder where another choice is made for each run.
+
+    Args:
+        lines: `key.path=value` each.
+        who: gives each its folder, as `a search gives each trial`.
+
+    Raises:
+        RecipeError: one of them is of the folder, or has no such form.
+    """
+    for line in lines:
+        results = overridden({}, line).get("results")
+        if isinstance(results, Mapping) and "folder" in results:
+            raise RecipeError(f"override {line!r}: {who} its folder; expected --folder")
 
 
 def _with(raw: Mapping[str, Any], path: Sequence[str], value: Any, override: str) -> dict[str, Any]:

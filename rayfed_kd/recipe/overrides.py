@@ -9,27 +9,10 @@ from typing import Any
 import yaml
 
 from rayfed_kd.errors import RecipeError, shown
-from rayfed_kd.recipe.yaml_documents import load_yaml, yaml_line
+from rayfed_kd.recipe.yaml_documents import yaml_line
 
 # `key.path=value` each, the value in YAML; or key.path -> value.
 Overrides = Sequence[str] | Mapping[str, Any]
-
-
-def refuse_folder(lines: Iterable[str], who: str) -> None:
-    """Refuse an override of a run's folder where another choice is made for each run.
-
-    Args:
-        lines: `key.path=value` each.
-        who: gives each its folder, as `a search gives each trial`.
-
-    Raises:
-        RecipeError: one of them is of the folder.
-    """
-    for line in lines:
-        key, _, text = line.partition("=")
-        value = load_yaml(text) if key == "results" else None
-        if key == "results.folder" or (isinstance(value, Mapping) and "folder" in value):
-            raise RecipeError(f"override {line!r}: {who} its folder; expected --folder")
 
 
 def override_lines(overrides: Overrides, keywords: Mapping[str, Any] | None = None) -> list[str]:

@@ -15,8 +15,8 @@ from rayfed_kd.experiment.engines import OnRay
 from rayfed_kd.experiment.preparation import Prepared, make_ready, method_location, prepare
 from rayfed_kd.experiment.result import OnEvent, Tell
 from rayfed_kd.files.folders import file_name
-from rayfed_kd.recipe.loading import RecipeSource, load_recipe
-from rayfed_kd.recipe.overrides import Overrides, override_lines, refuse_folder
+from rayfed_kd.recipe.loading import RecipeSource, load_recipe, refuse_folder
+from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.tuning.space import Coefficients, coefficient_overrides, read_space
 
 if TYPE_CHECKING:

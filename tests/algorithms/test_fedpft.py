@@ -66,6 +66,7 @@ def test_a_codec_takes_float16_numbers_as_well():
     changes = ["codec.up.prototypes={name: uniform, bits: 8}"]
     rows = run_in_process({**ONCE, "method": {"name": "fedpft"}}, *changes).tables["messages"].to_pylist()
     up = [row for row in rows if row["kind"] == "prototypes"]
+    assert len(up) == 4
     assert all(0.5 * row["raw_bytes"] < row["bytes"] < 0.55 * row["raw_bytes"] for row in up)
 
 

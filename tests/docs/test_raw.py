@@ -39,7 +39,7 @@ def test_runs_are_whole_and_the_file_is_small():
     assert raw.FILE.stat().st_size < 3_000_000
     count = RUNS.group_by(["study", "run", "model", "seed"]).aggregate([("round", "count")])
     rounds = {"one-shot": 1, "fedd2s-cifar10": 100, "fedd2s-cifar10-whole": 100, "dafkd-released-quick": 30}
-    rounds |= {"kdia-cifar10-whole": 200}
+    rounds["kdia-cifar10-whole"] = 200
     for row in count.to_pylist():
         study, run = row["study"].partition("/")[0], row["run"]
         # Of FedGEMS' Table 2 FedGKT is evaluated once, and others have five rounds.

@@ -68,8 +68,8 @@ def _loss_key(loss: BatchLoss) -> Hashable:
     if isinstance(loss, MethodType) and isinstance(loss.__self__, Method):
         # A process has one method object for all its clients.
         return loss.__func__, id(loss.__self__)
-    frozen = getattr(getattr(loss, "__self__", None), "__dataclass_params__", None)
-    if isinstance(loss, MethodType) and getattr(frozen, "frozen", False):
+    dataclass_options = getattr(getattr(loss, "__self__", None), "__dataclass_params__", None)
+    if isinstance(loss, MethodType) and getattr(dataclass_options, "frozen", False):
         return loss.__func__, loss.__self__
     if isinstance(loss, FunctionType) and not (loss.__closure__ or loss.__defaults__ or loss.__kwdefaults__):
         return loss

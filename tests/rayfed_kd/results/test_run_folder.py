@@ -66,8 +66,15 @@ def test_resume_writes_what_is_missing_and_leaves_the_rest(tmp_path):
     assert "rounds: 7" in (tmp_path / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("name", ["tables", "checkpoints", "summary.json", *DESCRIPTION])
-def test_folder_with_parts_of_a_run_or_files_called_so_and_no_recipe_is_refused(name, tmp_path):
+@pytest.mark.parametrize("name", ["tables", "checkpoints"])
+def test_folder_with_parts_of_a_run_and_no_recipe_is_refused(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(RecipeError, match=f"has {name}, which a run writes, but no config.yaml"):
+        begin(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["summary.json", *DESCRIPTION])
+def test_files_called_as_a_runs_are_not_overwritten(name, tmp_path):
     (tmp_path / name).write_text("{}")
     with pytest.raises(RecipeError, match=f"has {name}, which a run writes, but no config.yaml"):
         begin(tmp_path)

@@ -121,7 +121,8 @@ def test_changed_code_of_own_data_is_decoded_again(own, own_module):
         ),
         (
             "model={name: 'own_parts:broken'}",
-            r"^model.name: own_parts:broken, called with \(shape, classes\), failed: IndexError: ",
+            r"^model.name: own_parts:broken, called with \(shape, classes\), failed: "
+            "IndexError: .*own_parts.py, line",
         ),
         ("model={name: 'own_parts:ignoring', inner: {a: 1, b: 2}}", "Inner ignores unknown keys"),
         ("method.name=own_parts:net", "own_parts:net is no subclass of rayfed_kd.protocol.method.Method"),
