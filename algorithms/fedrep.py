@@ -56,11 +56,15 @@ class TrainedInTurn(Trained, Method[Any, Tensor]):
         # Without a head all E epochs are the representation's.
         turn = self.options.head_epochs if shared < len(layers) else 0
         phases = ((shared, len(layers), range(turn)), (0, shared, range(turn, ctx.passes)))
+        steps = 0  # of the whole local training: what its learning rate goes by
         for first, last, epochs in phases:
             part = layers.parameters(first, last)
             if part.start < part.stop:
                 layers.train_only(first, last, student)
-                train_on_labels(student, ctx, epochs, Optimizer(ctx.local.optimizer, student, part=part))
+                optimizer = Optimizer(ctx.local.optimizer, student, part=part)
+                optimizer.steps = steps
+                train_on_labels(student, ctx, epochs, optimizer)
+                steps = optimizer.steps
 
 
 class Options(PersonalOptions, TurnOptions):

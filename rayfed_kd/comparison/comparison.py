@@ -246,7 +246,8 @@ class Comparison:
     def printed_values(self) -> dict[str, dict[Row, PrintedValue]]:
         """Printed metric -> our row -> what the paper has there; no metric that no row has.
 
-        Where several papers print a metric of this name, the paper's name stands behind it.
+        Where several papers print a metric of this name, the paper's name stands behind it. A row that two
+        tables of one paper print has both values.
         """
         values: dict[str, dict[Row, PrintedValue]] = {}
         for paper in self.papers:
@@ -255,7 +256,8 @@ class Comparison:
             for row in self.rows:
                 value = paper.value(*row)
                 if value is not None and name is not None:
-                    values.setdefault(name, {})[row] = value
+                    again = values.get(name, {}).get(row, value) != value
+                    values.setdefault(f"{name}, {paper.title}" if again else name, {})[row] = value
         return values
 
     def agreement(self, paper: PaperRows) -> tuple[int, float] | None:

@@ -105,8 +105,8 @@ def remarks(comparison: Comparison) -> list[str]:
     study = comparison.study
     if study.target is not None and all(comparison.target(seed) is None for seed in study.seeds):
         notes.append(f"the target's run has no {metric_title(comparison.headline)}, so there is no target")
-    notes += [*_score_notes(comparison), *_difference_notes(comparison), *_claim_notes(comparison)]
-    notes += _privacy_notes(comparison)
+    notes += [*_score_notes(comparison), *_seed_notes(comparison), *_difference_notes(comparison)]
+    notes += [*_claim_notes(comparison), *_privacy_notes(comparison)]
     undrawn = [AXES[axis].title for axis in study.against if not comparison.has_cost(axis)]
     notes += [f"there is no picture over {title}, of which no row has any" for title in undrawn]
     notes += paper_notes(comparison)
@@ -132,6 +132,16 @@ def _score_notes(comparison: Comparison) -> list[str]:
             text = f"evaluations without a finite value are left out, with seed{'s' * (len(gaps) > 1)}"
             notes.append(f"{name} of {row_name(comparison, row)}: {text} {in_words(gaps)}")
     return notes
+
+
+def _seed_notes(comparison: Comparison) -> Iterator[str]:
+    """Which rows have fewer seeds than the caption says."""
+    headline, seeds = comparison.headline, len(comparison.study.seeds)
+    for row in comparison.rows:
+        found = len(comparison.values(row, headline, "last"))
+        if 0 < found < seeds:
+            name = row_name(comparison, row)
+            yield f"{name}: over {found} of the {seeds} seeds; the others have no {metric_title(headline)}"
 
 
 def more_seeds(difference: Difference) -> str | None:
@@ -207,15 +217,18 @@ def _is_cut(comparison: Comparison, row: Row) -> bool:
     return baseline is not None and comparison.alike(row, baseline) is not comparison
 
 
-def _claim_notes(comparison: Comparison) -> list[str]:
+def _claim_notes(comparison: Comparison) -> Iterator[str]:
     judged = [claim for claim in comparison.judged_claims() if claim.difference is not None]
-    if len(judged) < 2:
-        return []
-    by_chance = len(judged) * (1 - CONFIDENCE) / 2
-    return [
-        f"each claim's verdict is of its own 95 % interval: of {len(judged)} claims without any difference, "
-        f"{by_chance:.2g} would be shown by chance; Holm's correction is of all of them together"
-    ]
+    for claim in judged:
+        if claim.metric != "bytes" and comparison.alike(claim.higher, claim.lower) is not comparison:
+            yield f'the claim "{claim.claim.says}" is over the evaluations that both rows have'
+    if len(judged) > 1:
+        by_chance = len(judged) * (1 - CONFIDENCE) / 2
+        yield (
+            f"each claim's verdict is of its own 95 % interval: of {len(judged)} claims without any "
+            f"difference, {by_chance:.2g} would be shown by chance; Holm's correction is of all of them "
+            "together"
+        )
 
 
 def _advice(comparison: Comparison) -> Iterator[str]:

@@ -121,7 +121,8 @@ class TraceOptions(ClockOptions):
         None,
         gt=0,
         le=MOST_SECONDS,
-        description="availability repeats after so many seconds; null: after the last interval",
+        description="seconds after which availability repeats; null: as in the run that wrote `file`, else "
+        "after the last interval",
     )
 
 

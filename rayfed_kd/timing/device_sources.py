@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.recipe.seeds import numpy_stream
 from rayfed_kd.recipe.validation import validate
-from rayfed_kd.timing.devices import SPEEDS, Devices, Windows
+from rayfed_kd.timing.devices import PERIOD, SPEEDS, Devices, Windows
 
 # A pattern of windows is walked through: shorter windows, or a device that needs years, would never end.
 LEAST_WINDOW_S, MOST_SECONDS = 1e-3, 1e9
@@ -70,12 +70,14 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
     """Devices from a Parquet or CSV file.
 
     Columns: client (0 ... K - 1), seconds_per_sample, up_mbit_s, down_mbit_s; latency_s (else 0); from_s and
-    until_s, one row per interval in which the client is available (else, or both empty: always).
+    until_s, one row per interval in which the client is available (else, or both empty: always). Without
+    `period_s` it is that of the run that saved the table, or else availability repeats after the last interval.
 
     Raises: DataError if it cannot be read; RecipeError naming what in it makes no sense.
     """
     rows: dict[int, list[TraceRow]] = {}
-    for number, cells in enumerate(_read(path).to_pylist(), start=1):
+    table = _read(path)
+    for number, cells in enumerate(table.to_pylist(), start=1):
         where = f"clock.file: {path}, row {number}"
         row = validate(TraceRow, cells, where)
         if row.client >= clients:
@@ -93,7 +95,7 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
             if len({getattr(row, name) for row in intervals}) > 1:
                 raise RecipeError(f"clock.file: {path} has two values of {name} for client {client}")
     latest = max(row.until_s or 0.0 for intervals in rows.values() for row in intervals)
-    period_s = period_s or latest
+    period_s = period_s or float((table.schema.metadata or {}).get(PERIOD.encode(), latest))
     if latest > period_s:
         raise RecipeError(f"clock.period_s = {period_s:g}: {path} has an interval until {latest:g}")
     firsts = [rows[client][0] for client in range(clients)]
@@ -106,7 +108,7 @@ def _read(path: Path) -> pa.Table:
     try:
         table = pa.csv.read_csv(path) if path.suffix == ".csv" else pq.read_table(path)
         # With their names decoded, which Arrow leaves for later: they may be no UTF-8.
-        return table.rename_columns(list(table.column_names))
+        return table.select(table.column_names)
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = shortened(" ".join(str(error).split()), 300)
         raise DataError(f"clock.file: {path} cannot be read: {reason}") from None

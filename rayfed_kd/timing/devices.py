@@ -23,6 +23,7 @@ from rayfed_kd.files.whole import write_parquet
 Array = np.ndarray[Any, Any]
 BITS_OF_A_MBIT = 1e6
 SPEEDS = ("seconds_per_sample", "up_mbit_s", "down_mbit_s")
+PERIOD = "rayfed_kd.period_s"  # in the metadata of a saved table
 COLUMNS = ("client", *SPEEDS, "latency_s", "from_s", "until_s")
 
 
@@ -113,7 +114,7 @@ class Devices:
         return at if windows is None else windows.next(at)
 
     def table(self) -> pa.Table:
-        """One row per client and window, in the columns of a trace."""
+        """One row per client and window, in the columns of a trace; its metadata have the period of all."""
         rows = []
         for client, windows in enumerate(self.windows):
             facts = {name: float(getattr(self, name)[client]) for name in (*SPEEDS, "latency_s")}
@@ -121,7 +122,9 @@ class Devices:
             for start, end in pairs:
                 rows.append({"client": client, **facts, "from_s": start, "until_s": end})
         fields = [("client", pa.int64()), *((name, pa.float64()) for name in COLUMNS[1:])]
-        return pa.Table.from_pylist(rows, pa.schema(fields))
+        periods = {windows.period_s for windows in self.windows if windows is not None}
+        metadata = {PERIOD: str(period_s) for period_s in periods} if len(periods) == 1 else None
+        return pa.Table.from_pylist(rows, pa.schema(fields, metadata))
 
     def save(self, path: Path) -> None:
         """Writes the table: it is a trace."""

@@ -108,6 +108,16 @@ def test_a_round_of_two_clients_by_hand(method, epochs, first, second, base, squ
     assert server.tolist() == pytest.approx([base, 7.0])
 
 
+def test_fedreps_second_turn_goes_on_in_the_schedule_of_learning_rates():
+    """The head's is the first epoch, phi's the second, whose learning rate is too small to move a float."""
+    rates = "{epochs: {name: step, every: 1, factor: 1.0e-30}}"
+    method = {"name": "fedrep", "personal": ["F2", "F3"], "head_epochs": 1}
+    run = simulated(method, f"local.lr_schedule={rates}", "local.epochs=2", "rounds=1")
+    before = run.setting.module_pool().initial_vector("model")
+    torch.testing.assert_close(run.servers[-1], before, rtol=1e-6, atol=0)
+    assert not any(torch.equal(model, before) for model in states_of(run).values())
+
+
 @pytest.mark.parametrize(
     "method",
     [

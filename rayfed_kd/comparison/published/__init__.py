@@ -93,6 +93,12 @@ class PaperRows:
         metrics = {metric for values in self.lines.values() for metric in values}
         self.metric = published.metric or (metrics.pop() if len(metrics) == 1 else None)
 
+    @property
+    def title(self) -> str:
+        """Which table it is, as `kdia table 2 (dataset CIFAR-10)`."""
+        where = ", ".join(f"{key} {value}" for key, value in self.published.where.items())
+        return f"{self.published.paper} table {self.published.table}" + (f" ({where})" if where else "")
+
     def value(self, label: str, model: str) -> PrintedValue | None:
         """The printed value of our row.
 

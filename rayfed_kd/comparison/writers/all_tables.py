@@ -94,8 +94,7 @@ def published_tables(comparison: Comparison) -> list[TextTable]:
 
 def _published_heading(comparison: Comparison, paper: PaperRows) -> str:
     published = paper.published
-    where = ", ".join(f"{key} {value}" for key, value in published.where.items())
-    heading = f"Published, {published.paper} table {published.table}" + (f" ({where})" if where else "")
+    heading = f"Published, {paper.title}"
     if published.differs:
         heading += f"; here differs: {published.differs}"
     agreement = comparison.agreement(paper)

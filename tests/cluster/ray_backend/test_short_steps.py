@@ -128,10 +128,19 @@ def setting():
     return prepare(small_recipe(RECIPE, "fedavg")).setting
 
 
+async def cancel_all():
+    """Cancel the event loop's other tasks: one that never began would be noted in a later test."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @pytest.fixture
 def engine(setting):
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
 
     def make(actors, pinned=False, max_retries=2, step_timeout_s=None, **options):
         plan = Plan(len(actors), pinned, 1, ResourceRecipe(), ResourceRecipe())
@@ -140,7 +149,10 @@ def engine(setting):
         return RayEngine(actors, None, plan, sizes, loop, faults=faults, **options)
 
     yield make
+    asyncio.run_coroutine_threadsafe(cancel_all(), loop).result(timeout=60)
     loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 def asked(setting, engine):

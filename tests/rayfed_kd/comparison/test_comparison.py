@@ -194,6 +194,24 @@ def test_metric_that_several_papers_print_has_a_column_for_each():
     assert main_table(comparison).rows[0][-3:] == ["50.41 ± 1.91", "95.16 ± 0.79", "75.61 ± 0.92"]
 
 
+def test_row_that_two_tables_of_a_paper_print_has_both_values():
+    """FedAvg at beta 0.1 and 0.5: 50.41 and 64.36."""
+    milder = {**KDIA, "where": {"dataset": "CIFAR-10", "beta": 0.5}}
+    comparison = compared(runs=[{"label": "A", "published": "FedAvg"}], published=[KDIA, milder, KDIA])
+    assert main_table(comparison).header[-2:] == [
+        "published accuracy",
+        "published accuracy, kdia table 2 (dataset CIFAR-10, beta 0.5)",
+    ]
+    assert main_table(comparison).rows[0][-2:] == ["50.41 ± 1.91", "64.36 ± 0.69"]
+
+
+def test_row_with_fewer_seeds_than_the_caption_says_is_named():
+    comparison = compared()
+    assert not any("of the 2 seeds" in remark for remark in remarks(comparison))
+    del comparison.curves["B", "global", 2, "server_accuracy"]
+    assert "B (global): over 1 of the 2 seeds; the others have no official test %." in remarks(comparison)
+
+
 @pytest.mark.parametrize("limits", [{"rows": ["A"]}, {"models": ["global"]}])
 def test_printed_value_of_another_side_stays_away(limits):
     """B is another row, and its model another, than the table is about."""

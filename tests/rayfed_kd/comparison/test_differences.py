@@ -163,7 +163,9 @@ def test_difference_and_claim_are_of_the_rounds_that_both_rows_evaluated():
     assert comparison.difference(("B", "global")).by_seed == pytest.approx({1: 0.05, 2: -0.55})
     assert comparison.judged_claims()[0].difference.by_seed == pytest.approx({1: 0.05, 2: -0.55})
     assert comparison.values(("A", "global"), "server_accuracy", "mean of last") == pytest.approx([0.5, 0.7])
-    assert "B (global): the difference is over the evaluations that both rows have." in remarks(comparison)
+    said = remarks(comparison)
+    assert "B (global): the difference is over the evaluations that both rows have." in said
+    assert 'The claim "c" is over the evaluations that both rows have.' in said
 
 
 def test_difference_to_a_named_row_of_the_same_model():

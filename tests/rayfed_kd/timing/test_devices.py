@@ -109,7 +109,10 @@ def test_trace_gives_every_client_its_device(name, tmp_path):
     assert devices.latency_s.tolist() == [0.0, 0.0]
     again = tmp_path / "again.parquet"
     devices.save(again)
-    assert read_trace(again, 100.0, 2).table().equals(devices.table())
+    for period_s in (100.0, None):  # it is in the table
+        read = read_trace(again, period_s, 2)
+        assert read.table().equals(devices.table())
+        assert read.windows[1].period_s == 100.0
 
 
 def test_availability_repeats_after_the_last_interval(tmp_path):
