@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.timing.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
@@ -44,6 +44,12 @@ class QuorumOptions(LateOptions):
     over_selection: float = Field(
         0.0, ge=0, le=1e6, description="clients asked beyond the cohort, as a share of it"
     )
+
+    @model_validator(mode="after")
+    def _fitting(self) -> QuorumOptions:
+        if self.late == "drop" and not isinstance(self.staleness, Constant):
+            raise ValueError("staleness belongs to late: next_round; with drop no reply is late")
+        return self
 
 
 class Quorum(Schedule):

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -401,10 +402,12 @@ def run_ray(environment: Mapping[str, str], *words: str) -> "subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, dict[str, str]]]:
+def head() -> Iterator[tuple[str, Path, dict[str, str]]]:
     """A head of its own: its dashboard's address, its folder, and the environment that it was started in."""
     pytest.importorskip("opencensus", reason="jobs need ray[default]")
-    folder = tmp_path_factory.mktemp("h")
+    # Ray's sockets lie below it: pytest's own folders are too deep from the hundredth run on.
+    kept = tempfile.TemporaryDirectory(prefix="h")
+    folder = Path(kept.name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {
         "RAY_AUTH_MODE": "token",
@@ -428,6 +431,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, 
     finally:
         process.send_signal(signal.SIGTERM)  # to this one alone: it ends the others
         process.wait(timeout=120)
+        kept.cleanup()
 
 
 def wait_for_jobs(address: str, environment: Mapping[str, str], process: "subprocess.Popen[bytes]") -> None:

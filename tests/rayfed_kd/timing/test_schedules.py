@@ -187,6 +187,13 @@ def test_methods_with_several_exchanges_are_refused_where_there_are_no_rounds():
     checked(DaFKD(DaFKD.options_model()(protocol="upload")), *CLOCK, "schedule={name: fedasync}")
 
 
+def test_staleness_where_late_replies_are_dropped_is_refused():
+    late = "schedule={name: quorum, staleness: {name: polynomial}}"
+    with pytest.raises(RecipeError, match="schedule: staleness belongs to late: next_round"):
+        checked(FedAvg(), *CLOCK, late)
+    checked(FedAvg(), *CLOCK, late, "schedule.late=next_round")
+
+
 def test_without_a_deadline_there_is_none():
     assert make_schedule(recipe()).deadline_s(1) == math.inf
 
