@@ -14,6 +14,7 @@ from rayfed_kd.protocol.declaration import Declaration
 from rayfed_kd.protocol.evaluated import Evaluated, Shown
 from rayfed_kd.protocol.method import Architecture, Cohort, Method, MethodOptions
 from rayfed_kd.recipe.registry import Registry
+from rayfed_kd.recipe.sections.local_training import LocalRecipe
 from rayfed_kd.recipe.strict import Named
 
 
@@ -96,6 +97,15 @@ class Wrapping(Method[State, Any]):
         """What the method inside needs."""
         return self.inside.public
 
+    @property
+    def whole_epochs(self) -> bool:
+        """As the method inside."""
+        return self.inside.whole_epochs
+
+    def trained_samples(self, num_samples: int, local: LocalRecipe) -> int:
+        """As the method inside."""
+        return self.inside.trained_samples(num_samples, local)
+
     def init_client(self, ctx: ClientContext) -> Any:
         """As the method inside."""
         return self.inside.init_client(ctx)
@@ -107,3 +117,8 @@ class Wrapping(Method[State, Any]):
     def shown(self, server: State, cohort: Cohort, ctx: ServerContext) -> Mapping[str, Shown]:
         """As the method inside."""
         return self.inside.shown(server.inside, cohort, ctx)
+
+
+def innermost(method: Method[Any, Any]) -> Method[Any, Any]:
+    """The method that no other is inside of: the one whose options say what a round of clients does."""
+    return innermost(method.inside) if isinstance(method, Wrapping) else method

@@ -29,6 +29,7 @@ from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.declared import check_declared
+from rayfed_kd.protocol.wrapping import Wrapping, innermost
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.seeds import numpy_stream
@@ -125,7 +126,7 @@ class Setting:
     @property
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
-        late = never_begun(self.method.options, self.recipe.rounds)
+        late = never_begun(innermost(self.method).options, self.recipe.rounds)
         ours = (late, self.groups.note, self._unreached, self._long_step)
         return [*self.dataset.notes, *filter(None, [self.method_note, *ours])]
 
@@ -267,6 +268,11 @@ class Setting:
             check_generated(self.recipe.method.name, method.generates, self.dataset)
         away = self.devices is not None and not self.devices.always_available
         few = "sampling.poisson" if self.recipe.sampling.poisson else "devices that are away" * away
+        if self.recipe.sampling.poisson and isinstance(method, Wrapping):
+            raise RecipeError(
+                f"a round may have no client, and {self.recipe.method.name} then does nothing of its own",
+                "sampling.poisson",
+            )
         check_attack(self.recipe, self.method, self.schedule, any_number=bool(few))
         check_privacy(self.recipe, self.method, self.devices, self.codecs)
         check_summed_replies(self.recipe, self.method, self.codecs)
@@ -277,10 +283,11 @@ class Setting:
                 f"{len(sizes)} clients; expected one or more for each, as partition.min_size=1 gives them"
             )
         check_schedule(self.schedule, self.clock, self.method, self.recipe, sizes)
-        if isinstance(method.options, AggregationOptions) and method.options.aggregation != "mean":
+        options = innermost(method).options
+        if isinstance(options, AggregationOptions) and options.aggregation != "mean":
             used = replies_of(self.schedule, self.recipe.rounds, past_deadline=True)
             few = few or "faults.bad_replies = drop" * (self.recipe.faults.bad_replies == "drop")
-            method.options.check_clients(used, late=not self.schedule.drops_late, few=few)
+            options.check_clients(used, late=not self.schedule.drops_late, few=few)
         module_pool = self.module_pool()
         for name in self.builders:
             module_pool.initial_vector(name)

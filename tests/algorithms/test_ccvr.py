@@ -108,6 +108,30 @@ def test_what_cannot_be_calibrated_is_refused(method, said, small):
         prepare({**small, "method": {"name": "ccvr", **method}})
 
 
+@pytest.mark.parametrize(
+    ("inside", "change", "said"),
+    [
+        ({"name": "fedavg", "aggregation": "trimmed_mean"}, [], "of . clients a round it cuts off none"),
+        ({"name": "fedavg", "aggregation": "krum", "corrupt": 9}, [], "needs 21 clients a round"),
+        (
+            {"name": "fedgen"},
+            ["local.epochs=null", "local.steps=10"],
+            "by whole epochs; expected local.epochs",
+        ),
+        ({"name": "fedavg"}, ["sampling.poisson=true"], "a round may have no client, and ccvr then"),
+    ],
+)
+def test_checks_of_the_method_inside_hold(inside, change, said, small):
+    with pytest.raises(RecipeError, match=said):
+        prepare({**small, "method": {"name": "ccvr", "method": inside}}, change)
+
+
+def test_what_the_method_inside_never_begins_is_said(small):
+    inside = {"name": "fedkf", "warmup_rounds": 30}
+    setting = prepare({**small, "method": {"name": "ccvr", "method": inside}}).setting
+    assert any("warmup_rounds = 30: the run has" in note for note in setting.notes)
+
+
 def test_what_the_method_inside_needs_is_asked_for(small):
     with pytest.raises(RecipeError, match=r"partition\.public is missing"):
         prepare({**small, "method": {"name": "ccvr", "method": {"name": "feddf"}}})
