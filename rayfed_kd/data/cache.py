@@ -317,13 +317,20 @@ def _check_split(where: str, split: Split, classes: int, sample: Shape | None) -
         raise DataError(
             f"{where}: images are {images.shape}, expected [n, c, h, w] pixels or [n, ...] floats"
         )
-    elif images.dtype == np.uint8 and images.shape[3] in (1, 3, 4) and min(images.shape[1:3]) > 4:
+    elif _channels_last(images):
         raise DataError(f"{where}: images are {images.shape}, with channels last; expected [n, c, h, w]")
     if images.dtype == np.float32 and not (finite := np.isfinite(images)).all():
         row = int(np.argwhere(~finite)[0, 0])
         raise DataError(f"{where}: sample {row} has NaN, infinite values or ones above what float32 holds")
     if labels.min() < 0 or labels.max() >= classes:
         raise DataError(f"{where}: labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
+
+
+def _channels_last(images: Array) -> bool:
+    """Whether samples look like [h, w, c]; a series of floats may have three values a step, too."""
+    if images.dtype == np.uint8:
+        return images.shape[3] in (1, 3, 4) and min(images.shape[1:3]) > 4
+    return images.ndim == 4 and images.shape[3] == 3 and images.shape[1] == images.shape[2] > 4
 
 
 def _check_codes(

@@ -49,6 +49,8 @@ def projected(
     for part in body.modules():
         if isinstance(part, _DropoutNd) or type(part).__name__ == "StochasticDepth":
             part.p = 0.0  # type: ignore[assignment]
+        elif isinstance(part, nn.MultiheadAttention | nn.RNNBase):
+            part.dropout = 0.0
     if features is not None and features != length:
         body.append(nn.Linear(length, features) if form == "linear" else nn.AdaptiveAvgPool1d(features))
         length = features

@@ -71,7 +71,7 @@ def read_trace(path: Path, period_s: float | None, clients: int) -> Devices:
 
     Columns: client (0 ... K - 1), seconds_per_sample, up_mbit_s, down_mbit_s; latency_s (else 0); from_s and
     until_s, one row per interval in which the client is available (else, or both empty: always). Without
-    `period_s` it is that of the run that saved the table, or else availability repeats after the last interval.
+    `period_s` it is that of the run that saved the table, or else the end of the last interval.
 
     Raises: DataError if it cannot be read; RecipeError naming what in it makes no sense.
     """

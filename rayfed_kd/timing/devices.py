@@ -123,7 +123,7 @@ class Devices:
                 rows.append({"client": client, **facts, "from_s": start, "until_s": end})
         fields = [("client", pa.int64()), *((name, pa.float64()) for name in COLUMNS[1:])]
         periods = {windows.period_s for windows in self.windows if windows is not None}
-        metadata = {PERIOD: str(period_s) for period_s in periods} if len(periods) == 1 else None
+        metadata = {PERIOD: str(*periods)} if len(periods) == 1 else None
         return pa.Table.from_pylist(rows, pa.schema(fields, metadata))
 
     def save(self, path: Path) -> None:

@@ -731,6 +731,18 @@ class FailsInTraining(Net):
         return hidden
 
 
+class SoftmaxedInTraining(Net):
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits.softmax(1) if self.training else logits
+
+
+class SoftmaxedInEval(Net):
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits if self.training else logits.softmax(1)
+
+
 class NoGradient(Net):
     def forward(self, images):
         return super().forward(images).detach()

@@ -36,6 +36,7 @@ from rayfed_kd.recipe.sample_shapes import RowShape
 
 FILLED = "data.missing=mean takes the training rows' mean there"
 DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}")  # in any order; Arrow reads 2021-04-30 by itself
+AMOUNT = re.compile(r"[-+]?([$€£¥] ?\d[\d.,]*[kKmM]?|\d[\d.,]* ?[%$€£¥])")
 UNSEEN = 0  # the code of a category that no training row has
 MANY_CATEGORIES = 20  # beyond it a category for every second row tells rows apart rather than groups them
 
@@ -198,6 +199,8 @@ class Rows:
         other = next((value for value in known if not is_time(str(value))), None)
         if other and all(DATE.fullmatch(str(value)) for value in known):
             self._note(f"dates as {other}, read as categories; 2021-04-30 is read as a time", [name])
+        elif other and all(AMOUNT.fullmatch(str(value)) for value in known):
+            self._note(f"amounts as {other}, read as categories; 5 and 20000 are read as numbers", [name])
         if test is not None and (unseen := int((test == UNSEEN).sum())):
             self._note(f"a category that training lacks in {unseen:,} of {len(test):,} test rows", [name])
         return (train, test), len(known) + 1

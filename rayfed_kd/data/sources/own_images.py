@@ -103,9 +103,11 @@ def held_out_rows(labels: Array, fraction: float, seed: int) -> Array | None:
         seed: of the draw.
 
     Returns: None where there is no test part.
-    Raises: RecipeError if no class has enough samples for one.
+    Raises: RecipeError if no class has enough samples for one, or a seed has nothing to draw.
     """
     if not fraction:
+        if seed:
+            raise RecipeError("without data.test_fraction nothing is drawn; expected 0", "data.split_seed")
         return None
     test = np.zeros(len(labels), bool)
     test[of_each_class(labels, fraction, numpy_stream(seed, "official test set"))] = True

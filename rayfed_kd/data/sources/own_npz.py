@@ -56,8 +56,10 @@ def npz(
             if test_images and test_labels and (not default or {"x_test", "y_test"} & set(arrays)):
                 keys.append((test_images, test_labels))
             every = [_part_of(path, arrays, *pair, channels) for pair in keys]
+            idle = [key for key in arrays if not any(key in pair for pair in keys)]
         codes, names, notes = number_classes([numbers for _, numbers in every])
         splits = [Split(values, numbers) for (values, _), numbers in zip(every, codes, strict=True)]
+        notes += [f"{path}: arrays that are not used: {', '.join(idle)}"] * bool(idle)
         drawn = with_test(splits[0], splits[1] if len(splits) > 1 else None, test_fraction, split_seed)
         return RawDataset(*drawn, names, notes=tuple(notes))
 

@@ -170,6 +170,10 @@ NONSENSE = {
     "count": (RawDataset(Split(PIXELS[:3], LABELS), None, AB), "3 images and 4 labels"),
     "rank": (RawDataset(Split(PIXELS[:, 0], LABELS), None, AB), r"expected \[n, c, h, w\] pixels"),
     "order": (RawDataset(Split(np.zeros((4, 5, 5, 3), np.uint8), LABELS), None, AB), "with channels last"),
+    "order of floats": (
+        RawDataset(Split(np.zeros((4, 5, 5, 3), np.float32), LABELS), None, AB),
+        "with channels last",
+    ),
     "type": (RawDataset(Split(PIXELS.astype(float), LABELS), None, AB), "images are float64"),
     "test-shape": (RawDataset(TRAIN, Split(PIXELS[..., :1], LABELS), AB), r"test samples are \(1, 2, 1\)"),
     "statistics": (RawDataset(TRAIN, None, AB, (0.5,) * 3, (0.5,) * 3), "3 values of mean"),

@@ -151,6 +151,33 @@ def test_dropout_is_off_so_that_a_model_repeats():
     assert torch.equal(model(images), model(images))
 
 
+def test_dropout_within_torchs_layers_is_off_too(own_module):
+    own_module("dropping", DROPPING)
+    model = projected((3, 4, 4), CLASSES, base=Named(name="dropping:Dropping"), features=None).train()
+    images = torch.randn(4, 3, 4, 4)
+    assert torch.equal(model(images), model(images))
+
+
+DROPPING = """
+from rayfed_kd import model_builder
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.attention = nn.TransformerEncoderLayer(16, 2, 8, dropout=0.5, batch_first=True)
+        self.memory = nn.LSTM(16, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.head(self.memory(self.attention(x.flatten(2)))[0][:, -1])
+
+@model_builder
+def Dropping(shape, classes):
+    return Net(shape, classes)
+"""
+
+
 def test_batchnorm_stays_frozen_tied_and_without_parameters_as_it_was(own_module):
     own_module("normed", NORMED)
     body = projected(SHAPE, CLASSES, base=Named(name="normed:Normed"), features=None).body[0]

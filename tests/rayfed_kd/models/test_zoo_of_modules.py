@@ -43,6 +43,8 @@ REFUSED = {
     "scripted": r"it is a scripted module",
     "on_meta": r"1.weight is on torch's meta device",
     "Auxiliary": r"gives tuple of 16 samples while it trains; expected logits \(16, 10\) alone",
+    "SoftmaxedInTraining": r"gives probabilities of 16 samples while it trains; expected logits",
+    "SoftmaxedInEval": r"gives probabilities of 2 samples of 1x8x8; expected logits",
     "FailsInTraining": r"cannot be trained on samples of 1x8x8: RuntimeError: not while training",
     "ReentrantCheckpoint": r"cannot be trained .* use_reentrant=True, torch.utils.checkpoint is incompatible",
     "NoGradient": r"cannot be trained on samples of 1x8x8: RuntimeError: .*does not require grad",

@@ -73,9 +73,12 @@ def decode_files(
 def _decoded(
     files: Sequence[Path], read: Read, fitting: Fitting, shape: Sequence[int] = (), names: Names = None
 ) -> tuple[Split, Names]:
-    images, labels = list[Array](), list[Array]()
+    images, labels, named = list[Array](), list[Array](), set[bool]()
     for file in files:
         shard = read(file)
+        named.add(bool(shard.names))
+        if len(named) > 1:
+            raise DataError(f"{file}: names of its classes are in some of the files alone; expected in all")
         if names and shard.names and names != shard.names:
             before, other = (shortened(", ".join(listed), 100) for listed in (names, shard.names))
             raise DataError(f"{file}: the classes are {other}; in the files before they are {before}")

@@ -182,6 +182,7 @@ def test_a_csv_file_may_name_images_and_is_read_again_when_one_changes(tmp_path)
         (TABLE, {"missing": "mean", "image_column": "y"}, "data.missing: images have no features"),
         (TABLE, {"size": 8}, "data.size: only images have it, by data.image_column"),
         (TABLE, {"test_fraction": 0.1}, "data.test_fraction: 0.1 of each class is no sample"),
+        (TABLE, {"split_seed": 1}, "data.split_seed: without data.test_fraction nothing is drawn"),
     ],
 )
 def test_a_bad_table_is_one_message(tmp_path, text, options, message):

@@ -249,13 +249,15 @@ def test_a_test_file_is_standardised_by_the_training_file(tmp_path, read_or_refu
 
 
 def test_notes_tell_columns_that_say_nothing(tmp_path, read_or_refused):
-    rows = [f"{place},7,,n{place},{place % 9 + 1}/04/2021,{'ab'[place % 2]}" for place in range(40)]
-    (tmp_path / "train.csv").write_text("\n".join(["Unnamed: 0,same,none,name,day,label", *rows]))
+    rows = [f"{place},7,,n{place},{place % 9 + 1}/04/2021,{place}%,{'ab'[place % 2]}" for place in range(40)]
+    (tmp_path / "train.csv").write_text("\n".join(["Unnamed: 0,same,none,name,day,part,label", *rows]))
     notes = [
         "left out: 'Unnamed: 0', which numbers the rows, .*; 'none', which has no values",
         "the column 'same' has one value",
         r"the column 'name' has 40 categories in 40 training rows, .*data.leave_out=\[\"name\"\]",
         "the column 'day' has dates as 1/04/2021, read as categories; 2021-04-30 is read as a time",
+        "the column 'part' has 40 categories",
+        "the column 'part' has amounts as 0%, read as categories; 5 and 20000 are read as numbers",
     ]
     read_or_refused("tabular", {"notes": notes})
 

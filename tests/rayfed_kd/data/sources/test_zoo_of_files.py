@@ -165,7 +165,11 @@ ARRAYS = {
     ),
     "float64": (npz(samples=GREY / 255), {"images": FIRST / 255}, {}),
     "float16": (npz(samples=np.full((4, 3), 0.5, np.float16)), {"images": np.full((4, 3), 0.5)}, {}),
-    "an array that nobody asks for": (npz(more=np.array([None])), {"labels": HALVES}, {}),
+    "an array that nobody asks for": (
+        npz(more=np.array([None])),
+        {"labels": HALVES, "notes": ["a.npz: arrays that are not used: more"]},
+        {},
+    ),
     "labels from 1": (
         npz([1, 2, 3, 1]),
         {"labels": [0, 1, 2, 0], "notes": [NUMBERED.format("1, 2 and 3", 2)]},

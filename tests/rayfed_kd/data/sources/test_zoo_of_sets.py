@@ -59,6 +59,12 @@ def other_names_in_the_test(folder):
     return "test-0.parquet: the classes are b, a; in the files before they are a, b"
 
 
+def names_in_one_file_alone(folder):
+    write_parquet(folder / "train-0.parquet", GREY[:2], [0, 1])
+    write_parquet(folder / "train-1.parquet", GREY[:2], [0, 1], names=["b", "a"])
+    return "train-1.parquet: names of its classes are in some of the files alone; expected in all"
+
+
 def from_1(folder):
     write_parquet(folder / "train-0.parquet", GREY, [1, 2, 3, 1])
     return {"labels": [0, 1, 2, 0], "names": ("1", "2", "3"), "notes": ["labels are 1, 2 and 3"]}
@@ -91,6 +97,7 @@ def plain_bytes(folder):
         one_level_down,
         two_configurations,
         other_names_in_the_test,
+        names_in_one_file_alone,
         from_1,
         names_beyond,
         no_label,
