@@ -69,7 +69,7 @@ def finished(folder: Path, study: str) -> Iterator[tuple[Path, str, str, int]]:
     """The folder, study, run and seed of each finished run in a table's folder, and of each trial."""
     for run in sorted(folder.glob("*-seed*")):
         label, seed = run.name.rsplit("-seed", 1)
-        if (run / "summary.json").is_file():
+        if seed.isdigit() and (run / "summary.json").is_file():  # not of one that failed
             yield run, study, label, int(seed)
     for trial in sorted(folder.glob("search/*/trials/*")):
         told = json.loads((trial / "trial.json").read_text("utf8"))
