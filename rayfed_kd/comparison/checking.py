@@ -217,6 +217,8 @@ def _check_published(study: Study) -> None:
 
 def _check_kept_run(folder: Path, recipe: Recipe) -> None:
     """Refuse a run of another recipe: its table would have a wrong label, or a new run take its place."""
-    begun, now = (decisive(either, FREE) for either in (begun_recipe(folder, recipe), recipe))
-    if changed := changes(begun, now):
+    begun = begun_recipe(folder, recipe)
+    # A run that a bad reply would have ended has none: where such replies are dropped it is the same.
+    free = FREE | {"faults"} if begun.faults.bad_replies == "stop" else FREE
+    if changed := changes(decisive(begun, free), decisive(recipe, free)):
         raise RecipeError(f"{folder} holds another run: {changed}. Give another --folder, or remove it")

@@ -27,7 +27,7 @@ from rayfed_kd.comparison.writers.all_tables import render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.data.cache import SCALE, content_hashes
-from rayfed_kd.errors import RecipeError, in_words
+from rayfed_kd.errors import RecipeError, counted, in_words
 from rayfed_kd.experiment.result import OnEvent, Tell, read_summary
 from rayfed_kd.files.folders import locked_folder
 from rayfed_kd.files.whole import atomic_write, remove_unfinished, write_parquet
@@ -80,7 +80,9 @@ def compare_runs(
         notes += [note for note in read_environment(plan.folder).get("notes", ()) if note not in notes]
         ended = summaries[plan.name]
         how = [*ended.get("diverged", ()), *filter(None, [ended.get("stopped")])]
-        notes += [f"{plan.name}: {text}" for text in how]  # its last round is another than was asked for
+        if bad := ended.get("bad_replies"):
+            how.append(f"{counted(bad, 'bad reply', 'bad replies')} left out")
+        notes += [f"{plan.name}: {text}" for text in how]  # it is another run than was asked for
         tables = {name: read_table(plan.folder / TABLES, name) for name in TABLES_READ}
         totals[plan.label, plan.seed] = totals_of(tables)
         for (model, metric), curve in curves_of(tables).items():

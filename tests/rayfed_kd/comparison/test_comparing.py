@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -354,6 +355,22 @@ def test_run_of_another_recipe_is_refused_with_the_difference(study, tmp_path):
         finished.rename(folder)
         with pytest.raises(RecipeError, match=rf"{folder.name} holds another run: rounds was 2, is 3\."):
             compare(change_study(study, ["rounds=3"]), run=run_locally())
+
+
+def test_a_study_that_goes_on_without_bad_replies_keeps_its_runs(study, tmp_path, monkeypatch):
+    """A run that none has ended is the same; one that may have left some out is not one without any."""
+    drop = change_study(study, ["faults.bad_replies=drop"])
+    compare(study, run=run_locally())
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "run_prepared", None)
+        compare(drop, run=run_locally())
+    shutil.rmtree(tmp_path / "runs/A-seed1")
+    assert not any("left out" in note for note in compare(drop, run=run_locally()).notes)
+    ended = tmp_path / "runs/A-seed1/summary.json"
+    ended.write_text(ended.read_text().replace('"bad_replies": 0', '"bad_replies": 2'))
+    assert "A, seed 1: 2 bad replies left out" in compare(drop, run=run_locally()).notes
+    with pytest.raises(RecipeError, match=r"A-seed1 holds another run: faults.bad_replies was drop, is stop"):
+        compare(study, run=run_locally())
 
 
 def test_rows_that_differ_are_named_beneath_the_table_with_what_they_differ_in(study):
