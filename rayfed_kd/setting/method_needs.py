@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rayfed_kd.data.dataset import Dataset
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.features.codecs.loading import Codecs
-from rayfed_kd.protocol import Method
+from rayfed_kd.protocol import Method, Wrapping
 from rayfed_kd.protocol.declaration import means_suffice
 from rayfed_kd.recipe.sample_shapes import is_image, samples_called
 from rayfed_kd.recipe.schema import Recipe
@@ -98,6 +98,16 @@ def check_epochs(recipe: Recipe, method: Method[Any, Any]) -> None:
             f"local.{local.length}: {name} with these options divides local training by whole epochs; "
             "expected local.epochs as a whole number, and local.steps=null"
         )
+
+
+def check_sampling(recipe: Recipe, method: Method[Any, Any]) -> None:
+    """Refuse rounds without a client where the method does something of its own around another's rounds.
+
+    Raises: RecipeError
+    """
+    if recipe.sampling.poisson and isinstance(method, Wrapping):
+        nothing = f"a round may have no client, and {recipe.method.name} then does nothing of its own"
+        raise RecipeError(nothing, "sampling.poisson")
 
 
 def check_label_options(recipe: Recipe, method: Method[Any, Any], classes: int) -> None:

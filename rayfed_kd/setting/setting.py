@@ -29,7 +29,7 @@ from rayfed_kd.models.module_pool import ModulePool
 from rayfed_kd.models.vectors import Layout
 from rayfed_kd.protocol import Method, ServerContext, ServerFacts
 from rayfed_kd.protocol.declared import check_declared
-from rayfed_kd.protocol.wrapping import Wrapping, innermost
+from rayfed_kd.protocol.wrapping import innermost
 from rayfed_kd.recipe.registry import blaming
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.recipe.seeds import numpy_stream
@@ -40,6 +40,7 @@ from rayfed_kd.setting.method_needs import (
     check_generated,
     check_label_options,
     check_public,
+    check_sampling,
     check_summed_replies,
     never_begun,
 )
@@ -263,16 +264,12 @@ class Setting:
         check_declared(self.recipe.method.name, method, method.architectures())
         check_public(self.recipe, method)
         check_epochs(self.recipe, method)
+        check_sampling(self.recipe, method)
         check_label_options(self.recipe, method, self.dataset.classes)
         if method.generates:
             check_generated(self.recipe.method.name, method.generates, self.dataset)
         away = self.devices is not None and not self.devices.always_available
         few = "sampling.poisson" if self.recipe.sampling.poisson else "devices that are away" * away
-        if self.recipe.sampling.poisson and isinstance(method, Wrapping):
-            raise RecipeError(
-                f"a round may have no client, and {self.recipe.method.name} then does nothing of its own",
-                "sampling.poisson",
-            )
         check_attack(self.recipe, self.method, self.schedule, any_number=bool(few))
         check_privacy(self.recipe, self.method, self.devices, self.codecs)
         check_summed_replies(self.recipe, self.method, self.codecs)
