@@ -27,7 +27,7 @@ from rayfed_kd.comparison.writers.all_tables import render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
 from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.data.cache import SCALE, content_hashes
-from rayfed_kd.errors import RecipeError, counted, in_words
+from rayfed_kd.errors import RecipeError, in_words
 from rayfed_kd.experiment.result import OnEvent, Tell, read_summary
 from rayfed_kd.files.folders import locked_folder
 from rayfed_kd.files.whole import atomic_write, remove_unfinished, write_parquet
@@ -35,7 +35,7 @@ from rayfed_kd.recipe.overrides import Overrides, override_lines
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import changed_inputs, changed_packages, read_environment
 from rayfed_kd.results.schemas import TABLES
-from rayfed_kd.results.summary_table import untested_notes
+from rayfed_kd.results.summary_table import left_out, untested_notes
 from rayfed_kd.results.tables import read_table
 from rayfed_kd.setting.loading import load_data
 
@@ -79,10 +79,9 @@ def compare_runs(
     for plan in planned:
         notes += [note for note in read_environment(plan.folder).get("notes", ()) if note not in notes]
         ended = summaries[plan.name]
-        how = [*ended.get("diverged", ()), *filter(None, [ended.get("stopped")])]
-        if bad := ended.get("bad_replies"):
-            how.append(f"{counted(bad, 'bad reply', 'bad replies')} left out")
-        notes += [f"{plan.name}: {text}" for text in how]  # it is another run than was asked for
+        how = [*ended.get("diverged", ()), ended.get("stopped"), left_out(ended.get("bad_replies"))]
+        # It is another run than was asked for.
+        notes += [f"{plan.name}: {text}" for text in how if text]
         tables = {name: read_table(plan.folder / TABLES, name) for name in TABLES_READ}
         totals[plan.label, plan.seed] = totals_of(tables)
         for (model, metric), curve in curves_of(tables).items():

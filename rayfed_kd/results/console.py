@@ -16,7 +16,7 @@ from rayfed_kd.errors import counted
 from rayfed_kd.results.schemas import EPSILONS
 from rayfed_kd.results.scores import is_score
 from rayfed_kd.results.screen import Screen, Shown, clock_text, fitting, left_text, seconds_left
-from rayfed_kd.results.summary_table import summary_notes, summary_tables
+from rayfed_kd.results.summary_table import left_out, summary_notes, summary_tables
 from rayfed_kd.results.telling import Teller
 
 
@@ -146,7 +146,7 @@ def _round_head(event: Mapping[str, Any], left_s: float | None) -> str:
 
 def _event_texts(event: Mapping[str, Any]) -> Iterator[str]:
     if event.get("bad_replies"):
-        yield f"{counted(event['bad_replies'], 'bad reply', 'bad replies')} left out"
+        yield left_out(event["bad_replies"])
     for model, metrics in (event.get("metrics") or {}).items():
         values = [
             f"{name} {metrics[name]:.3f}"

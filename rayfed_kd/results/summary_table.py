@@ -64,8 +64,13 @@ def summary_notes(summary: Mapping[str, Any]) -> list[str]:
         for metric, count in model.get("undefined", {}).items()
     ]
     if bad := summary.get("bad_replies"):
-        notes.append(f"{counted(bad, 'bad reply', 'bad replies')} left out (faults.bad_replies: drop)")
+        notes.append(f"{left_out(bad)} (faults.bad_replies: drop)")
     return [*notes, *privacy_notes(summary), *filter(None, [untested_text(summary)])]
+
+
+def left_out(bad_replies: int | None) -> str:
+    """How many bad replies a round, or a run, did without; empty: none."""
+    return f"{counted(bad_replies, 'bad reply', 'bad replies')} left out" if bad_replies else ""
 
 
 def privacy_notes(summary: Mapping[str, Any]) -> list[str]:

@@ -5,10 +5,9 @@ runs the server's loop in the test's own process, on actors that are built again
 processes of a run's own show is tested with `rayfed_kd.run` in `shared_ray`.
 """
 
-import asyncio
 import os
-import threading
 
+from event_loops import LoopThread
 from runs import run_setting
 
 from rayfed_kd.experiment.preparation import prepare
@@ -46,16 +45,12 @@ class SharedRay:
             session.__exit__(None, None, None)
 
 
-class Hosts:
+class Hosts(LoopThread):
     """Client actors for run after run, as many as a plan asks for."""
 
     def __init__(self, shared):
         self._shared, self._actors, self._start = shared, [], 0
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-
-    def end(self):
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        super().__init__()
 
     def run(self, recipe, *overrides, after_round=lambda record: None):
         """A run whose clients lie on hosts as the recipe's `placement` says on a machine of `CORES`.
@@ -76,7 +71,7 @@ class Hosts:
             blueprint,
             plan,
             setting.partition.sizes.tolist(),
-            self._loop,
+            self.loop,
             faults=resolved.faults,
             architectures=setting.models_by_client,
             tell=told.append,

@@ -1,7 +1,5 @@
 """Short steps cross to a host in few calls: results, errors and second tries are as of calls of their own."""
 
-import asyncio
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -9,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import ray
+from event_loops import LoopThread
 from runs import Silent
 from small_recipes import small_recipe
 
@@ -128,31 +127,18 @@ def setting():
     return prepare(small_recipe(RECIPE, "fedavg")).setting
 
 
-async def cancel_all():
-    """Cancel the event loop's other tasks: one that never began would be noted in a later test."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 @pytest.fixture
 def engine(setting):
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
+    thread = LoopThread()
 
     def make(actors, pinned=False, max_retries=2, step_timeout_s=None, **options):
         plan = Plan(len(actors), pinned, 1, ResourceRecipe(), ResourceRecipe())
         faults = FaultsRecipe(max_retries=max_retries, step_timeout_s=step_timeout_s)
         sizes = setting.partition.sizes.tolist()
-        return RayEngine(actors, None, plan, sizes, loop, faults=faults, **options)
+        return RayEngine(actors, None, plan, sizes, thread.loop, faults=faults, **options)
 
     yield make
-    asyncio.run_coroutine_threadsafe(cancel_all(), loop).result(timeout=60)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    thread.end()
 
 
 def asked(setting, engine):
