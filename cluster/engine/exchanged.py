@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rayfed_kd.cluster.engine.calls import PersonalCall, StepCall, StepError
+from rayfed_kd.cluster.engine.calls import EvaluationCall, PersonalCall, StepCall, StepError
 from rayfed_kd.errors import MisuseError, RayfedError, kind_of, told_in_full
 from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
 from rayfed_kd.protocol.crossing import same_bits
@@ -63,7 +63,7 @@ class LastMessage:
         return self._last[1]
 
 
-def one_line(call: StepCall | PersonalCall | str, error: BaseException) -> StepError:
+def one_line(call: StepCall | EvaluationCall | PersonalCall | str, error: BaseException) -> StepError:
     """An error of a client's step, with its place; with its stack trace if it is not one of ours."""
     if isinstance(error, StepError):
         return error

@@ -10,7 +10,7 @@ import numpy as np
 
 from rayfed_kd.cluster.engine.calls import EvaluationCall, Held, PersonalCall, StepCall, StepResult
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.personal import evaluate_personal
+from rayfed_kd.cluster.engine.personal import evaluate
 from rayfed_kd.cluster.engine.running import cut, run_together
 from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.protocol import Array, Handle
@@ -61,9 +61,7 @@ class LocalEngine:
 
     def evaluate(self, call: EvaluationCall | PersonalCall) -> Future[Any]:
         """Evaluate a shared model, or a client's own, now; the future is done."""
-        if isinstance(call, PersonalCall):
-            return _done(evaluate_personal(self._host, call))
-        return _done(self._host.evaluating.shared(call))
+        return _done(evaluate(self._host, call))
 
 
 def _done(result: T) -> Future[T]:

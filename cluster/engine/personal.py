@@ -1,22 +1,24 @@
-"""Evaluates clients' own models on a host, which has their states or fetches them."""
+"""Evaluates models on a host: shared ones, and clients' own, whose states it has or fetches."""
 
 from __future__ import annotations
 
 import torch
 
-from rayfed_kd.cluster.engine.calls import PersonalCall, PersonalResult
+from rayfed_kd.cluster.engine.calls import EvaluationCall, EvaluationResult, PersonalCall, PersonalResult
 from rayfed_kd.cluster.engine.exchanged import one_line
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.protocol import DispatchFacts, Evaluated, to_tensor
 from rayfed_kd.protocol.evaluated import check_model, composite
 
 
-def evaluate_personal(host: Host, call: PersonalCall) -> PersonalResult:
-    """Evaluate a client's own model.
+def evaluate(host: Host, call: EvaluationCall | PersonalCall) -> EvaluationResult | PersonalResult:
+    """Evaluate a shared model on a stretch of test samples, or a client's own model.
 
-    Raises: StepError if the method raised.
+    Raises: StepError if the model or the method raised.
     """
     try:
+        if isinstance(call, EvaluationCall):
+            return host.evaluating.shared(call)
         model = host.evaluating.frozen(personal_model(host, call))
         result = host.evaluating.of_client(call.client, call.split, model)
         return PersonalResult(int(result.correct.sum()), bool(result.finite.all()), result.logits)

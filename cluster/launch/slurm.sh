@@ -27,18 +27,26 @@ set -euo pipefail
 
 # An array's task runs the seed of its number.
 [ "$1" != compare ] || [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || set -- "$@" --seed "$SLURM_ARRAY_TASK_ID"
-# A job that Slurm began again goes on: a comparison by the same command, a run that has a folder by `resume`.
-if [ "$1" = run ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-    folder=
-    for word in "$@"; do case $word in results.folder=*) folder=${word#*=} ;; esac; done
-    [ ! -f "$folder/config.yaml" ] || set -- resume "$folder" --restart
+# A job that Slurm began again goes on: a comparison by the same command, a run that has a folder by `resume`,
+# a search that has one by --resume.
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+    folder='' before=''
+    for word in "$@"; do
+        case $before$word in results.folder=* | --folder=*) folder=${word#*=} ;; --folder*) folder=$word ;; esac
+        [ "$word" = --folder ] && before=$word || before=''
+    done
+    case $1 in
+        run) [ ! -f "$folder/config.yaml" ] || set -- resume "$folder" --restart ;;
+        tune) [ ! -f "$folder/search.yaml" ] || set -- "$@" --resume ;;
+    esac
 fi
 
 # Four ports a job: above those of Ray's workers (10002 to 19999), below the system's own (32768 and up).
 port=$((20000 + SLURM_JOB_ID % 3000 * 4))
 # This script runs on the first node, where its own name may mean 127.x.
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
-read -r head _ < <(getent ahostsv4 "${nodes%%$'\n'*}")
+read -r head _ < <(getent ahostsv4 "${nodes%%$'\n'*}") ||
+    { echo "${nodes%%$'\n'*}, the first node, has no IPv4 address that getent knows" >&2; exit 1; }
 [[ $head != 127.* ]] || read -r head _ < <(hostname -I)
 # On each node's own disk; short, for Ray's sockets below it take 107 characters at most. Not --temp-dir:
 # symmetric-run itself looks for the cluster here.
@@ -47,13 +55,15 @@ export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 # Ray's 30 s are short for Pyt
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_TOKEN
 
-mkdir -p "$RAY_TMPDIR"
+rm -rf "$RAY_TMPDIR"
+mkdir -m 700 "$RAY_TMPDIR" # fails where somebody else has one of this name
 trap 'srun --export=ALL --ntasks-per-node=1 rm -rf "$RAY_TMPDIR"' EXIT
 export head port
 # Each node's task. symmetric-run runs the command on the head, and ends with 0 where Ray did not start; on the
 # others it gives up after seconds if nothing listens at the head.
 task='
     if [ "$SLURM_NODEID" != 0 ]; then
+        rm -rf "$RAY_TMPDIR" && mkdir -m 700 "$RAY_TMPDIR" || exit 1
         for _ in {1..300}; do (: <"/dev/tcp/$head/$port") 2>/dev/null && break; sleep 1; done
         exec ray symmetric-run "$@"
     fi

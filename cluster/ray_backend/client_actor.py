@@ -25,7 +25,7 @@ from rayfed_kd.cluster.engine.calls import (
 from rayfed_kd.cluster.engine.device import gpu
 from rayfed_kd.cluster.engine.host import Host, make_host
 from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
-from rayfed_kd.cluster.engine.personal import evaluate_personal
+from rayfed_kd.cluster.engine.personal import evaluate
 from rayfed_kd.cluster.engine.running import cut, run_groups
 from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.cluster.ray_backend.handles import machine_name
@@ -120,9 +120,7 @@ class ClientActor:
 
     def evaluate(self, call: EvaluationCall | PersonalCall) -> EvaluationResult | PersonalResult:
         """Evaluate a shared model on a stretch of test samples, or a client's own model."""
-        if isinstance(call, PersonalCall):
-            return evaluate_personal(self._host, call)
-        return self._host.evaluating.shared(call)
+        return evaluate(self._host, call)
 
     @property
     def _host(self) -> Host:

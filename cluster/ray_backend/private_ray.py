@@ -23,7 +23,7 @@ from rayfed_kd.errors import RecipeError, shown
 
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 OWN_TOKEN = secrets.token_hex(32)  # the same for each Ray of this process, as Ray reads the token only once
-PREFIX = "rk-"
+PREFIX, RAYS = "rk-", "r"  # of a private Ray's folder, and the name of what Ray makes in it
 # The longest path of a socket below the folder in which Ray's folder is made, and what Linux allows in all.
 BELOW = "/rk-12345678/r/session_2026-11-25_13-42-31_963099_4194304/sockets/plasma_store"
 MOST_OF_A_PATH = 107
@@ -49,12 +49,14 @@ def private_folder() -> Iterator[Path]:
     """A folder for a private Ray's sockets and logs that only this user may enter, removed afterwards.
 
     Ray itself would use /tmp/ray, where every user may replace its sockets, and leave its files there. A
-    folder whose process was killed is removed at the next start: a lock says whether its process lives.
+    folder whose process was killed is removed at the next start: a lock says whether its process lives. It
+    has Ray's folder in it and nothing else, by which it is told from other folders with such a name.
     """
     parent = _parent()
     for path in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError), _locked(path):  # OSError: another user's, or its process lives
-            shutil.rmtree(path)
+        with suppress(OSError), _locked(path):  # OSError: no folder, another user's, or its process lives
+            if [part.name for part in path.iterdir()] == [RAYS]:
+                shutil.rmtree(path)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))  # of mode 0700
     with _locked(folder):
         try:

@@ -125,6 +125,7 @@ class ServerActor:
             self._engine,
             path,
             device=device,
+            gpu_share=min(plan.server.num_gpus, 1.0),
             resume=resume,
             on_event=meters.round,
             tell=self._lines.append,

@@ -19,7 +19,12 @@ import ray
 
 from rayfed_kd.cluster.engine.logical_gpus import logical_gpus
 from rayfed_kd.cluster.ray_backend.lean_node import lean_start
-from rayfed_kd.cluster.ray_backend.private_ray import private_environment, private_folder, set_variables
+from rayfed_kd.cluster.ray_backend.private_ray import (
+    RAYS,
+    private_environment,
+    private_folder,
+    set_variables,
+)
 from rayfed_kd.errors import RecipeError, shortened
 from rayfed_kd.recipe.schema import Recipe
 
@@ -59,6 +64,7 @@ class RaySession:
     ) -> None:
         self._recipe, self._runs, self._environments = recipe, runs, environments
         self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")
+        self._option = "--address" if address else "RAY_ADDRESS ="
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
@@ -67,8 +73,12 @@ class RaySession:
 
     def __enter__(self) -> RaySession:
         self._thread.start()
-        # What the caller does next, as to import torch, would keep this thread from Python's lock.
-        self._under_way.wait()
+        try:
+            # What the caller does next, as to import torch, would keep this thread from Python's lock.
+            self._under_way.wait()
+        except BaseException:  # Ctrl-C
+            self._over.set()
+            raise
         return self
 
     def ready(self) -> None:
@@ -105,7 +115,7 @@ class RaySession:
                     self._start(block.enter_context(private_folder()))
                 else:
                     self._under_way.set()
-                    _connect(self._address)
+                    _connect(self._address, self._option)
             except BaseException as error:  # raised again by `ready`, in the caller's thread
                 self._error = error
             self._under_way.set()
@@ -119,7 +129,7 @@ class RaySession:
         # The server sleeps while clients train: its share comes on top of the machine's cores.
         cores = psutil.cpu_count() or 1
         servers = min(self._runs, cores) * math.ceil(self._recipe.placement.server.num_cpus)
-        options: dict[str, Any] = {"num_cpus": cores + servers, "_temp_dir": str(folder / "r")}
+        options: dict[str, Any] = {"num_cpus": cores + servers, "_temp_dir": str(folder / RAYS)}
         if gpus := logical_gpus():
             options["num_gpus"] = gpus
         wanted = {} if self._environments else {name: os.environ.get(name, WORKERS[name]) for name in WORKERS}
@@ -161,54 +171,55 @@ def _prepare_environment() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
-def _connect(address: str) -> None:
+def _connect(address: str, option: str) -> None:
     _prepare_environment()
-    check_address(address)
+    check_address(address, option)
     try:
         ray.init(address=address, **QUIET)
     # A cluster that just ends, or asks for a token; another Ray or Python version; no token where one is due.
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        raise RecipeError(f"--address {address}: {error}; {TOKEN_HINT}") from None
+        raise RecipeError(f"{option} {address}: {error}; {TOKEN_HINT}") from None
 
 
-def check_address(address: str) -> None:
+def check_address(address: str, option: str = "--address") -> None:
     """Check that a Ray answers at an address, as `ray.init` would hang, or wait for minutes, if none does.
 
     Args:
         address: HOST:PORT; "auto" is left to Ray.
+        option: where it stands, for messages.
     Raises: RecipeError if nothing answers there, a web server does, or it is not HOST:PORT.
     """
     if address == "auto":
         return
     if "://" in address:  # of the Ray Client, whose process has no object store of its own
-        raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT of Ray's head, without ://")
+        raise RecipeError(f"{option} {shortened(address)}: expected HOST:PORT of Ray's head, without ://")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise RecipeError(f"--address {shortened(address)}: expected HOST:PORT")
+        raise RecipeError(f"{option} {shortened(address)}: expected HOST:PORT")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_S) as line:
             line.settimeout(CONNECT_S)
             line.sendall(b"GET / HTTP/1.0\r\n\r\n")  # Ray's head speaks HTTP/2 only
             if line.recv(6) == b"HTTP/1":
                 raise RecipeError(
-                    f"--address {address}: a web server answers there, as Ray's dashboard does; expected the "
+                    f"{option} {address}: a web server answers there, as Ray's dashboard does; expected the "
                     "port of Ray's head, 6379 unless it was started with another"
                 )
     except (OSError, OverflowError, UnicodeError) as error:  # UnicodeError: of a name that can be no host's
         raise RecipeError(
-            f"--address {shortened(address)}: no Ray answers there ({error}); expected HOST:PORT"
+            f"{option} {shortened(address)}: no Ray answers there ({error}); expected HOST:PORT"
         ) from None
 
 
 def run_together(
-    runs: Sequence[Callable[[int, threading.Event], None]], recipe: Recipe, jobs: int | None
+    runs: Sequence[Callable[[int, threading.Event], None]], recipes: Sequence[Recipe], jobs: int | None
 ) -> None:
     """Call every run in a thread, several at a time.
 
     Args:
         runs: each is called with n, because one part in n of the cluster is its own, and with an event that
             stops it. It blocks until it is over.
-        recipe: says what a client actor and a server request.
+        recipes: of the rows, which say what a client actor and a server request.
         jobs: runs at a time; None: as many as have room for a server and one client actor each.
     Raises: RecipeError if `jobs` runs have no room; what a run raised, once the others are over;
         KeyboardInterrupt after all were ended.
@@ -217,7 +228,8 @@ def run_together(
     from rayfed_kd.cluster.ray_backend.machines import ray_nodes
     from rayfed_kd.cluster.ray_backend.simultaneous_runs import runs_at_a_time
 
-    together = runs_at_a_time("--jobs", jobs, len(runs), recipe, ray_nodes())
+    nodes = ray_nodes()
+    together = min(runs_at_a_time("--jobs", jobs, len(runs), recipe, nodes) for recipe in recipes)
     stop = threading.Event()
     with ThreadPoolExecutor(together, "run") as pool:
         waiting = [pool.submit(run, together, stop) for run in runs]

@@ -55,6 +55,8 @@ class AssembledRun:
                 summary = self.recorder.close(status)
         # From a round's record, a checkpoint, or `close`, which writes the last rows.
         except OSError as error:
+            if error is self.recorder.listeners_error:
+                raise
             # For a full disk or a lost network share. The run's own earlier error comes first.
             before = error.__context__
             first = f"{before}\nThen: " if isinstance(before, RayfedError) else ""
@@ -75,6 +77,7 @@ def assemble(
     folder: Path,
     *,
     device: torch.device | str = "cpu",
+    gpu_share: float = 1.0,
     resume: bool = False,
     on_event: Callable[[Event], None] | None = None,
     tell: Callable[[str], None] = lambda line: None,
@@ -86,6 +89,7 @@ def assemble(
         engine: runs the clients' steps.
         folder: the run's folder, with its tables and checkpoints.
         device: what the server computes on.
+        gpu_share: the part of its memory that the server may take: on Ray its request, else what is free.
         resume: continue from the newest checkpoint in the folder.
         on_event: called after each round with its figures.
         tell: called with each line that the user should read.
@@ -104,6 +108,13 @@ def assemble(
     if after_round is not None:
         checkpointer.tidy(after_round)
     simulation = Simulation(
-        setting, engine, recorder, device, checkpointer, tell=tell, why_ended=recorder.why_ended
+        setting,
+        engine,
+        recorder,
+        device,
+        checkpointer,
+        tell=tell,
+        why_ended=recorder.why_ended,
+        gpu_share=gpu_share,
     )
     return AssembledRun(simulation, recorder, start)

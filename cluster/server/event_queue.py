@@ -196,12 +196,16 @@ class EventQueue:
         return at
 
     def give_up(self) -> int:
-        """Discard all dispatches without a reply; gives how many there were."""
+        """Discard all dispatches without a reply; gives how many there were.
+
+        Raises: what a step raised that has failed by now, though nobody waits for its reply.
+        """
         given_up = len(self._events)
         # Their clients are free at once: the engine drops calls whose future is done, and ignores the result
         # of a step that still runs.
         for event in self._events:
-            event.future.cancel()
+            if not event.future.cancel() and event.future.done():
+                event.future.result()
         self._events.clear()
         return given_up
 

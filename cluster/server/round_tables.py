@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol
@@ -84,13 +84,13 @@ class RoundWriter:
         """
         if self._writing is None:
             return True
-        try:
-            self._writing.result(timeout_s)
-        except TimeoutError:
+        wait([self._writing], timeout_s)
+        if not self._writing.done():
             self._given_up = True
             if self._evaluation is not None:
                 self._evaluation.give_up()  # the process cannot end while the thread waits
             return False
+        self._writing.result()
         self._writing = None
         return True
 

@@ -49,6 +49,7 @@ class Simulation:
         models: after `run`, the models of the last evaluated round.
         tell: called with each line that the user should read.
         why_ended: why the run ends before its last round, as the recorder knows; empty: it goes on.
+        gpu_share: the part of the device's memory that the server may take.
         evaluator: evaluates the models of the rounds that are due.
         writer: records the rounds.
         run_state: after `begin`, the state that all rounds share.
@@ -62,6 +63,7 @@ class Simulation:
     models: Mapping[str, Evaluable] = field(default_factory=dict)
     tell: Callable[[str], None] = lambda line: None
     why_ended: Callable[[], str] = lambda: ""
+    gpu_share: float = 1.0
     run_state: RunState = field(init=False)
     _stopping: bool = False
     _asked_rounds: bool = False
@@ -69,8 +71,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._module_pool = self.setting.module_pool(self.device)
-        # Without Ray the server may take what is free, whatever its request says.
-        self._data = placed_data(self.setting, torch.device(self.device), 1.0, "server")
+        self._data = placed_data(self.setting, torch.device(self.device), self.gpu_share, "server")
         self._facts = self.setting.server_facts(0)
         self.evaluator = Evaluator(self.setting, self.engine, self.tell)
         self._started = time.perf_counter()

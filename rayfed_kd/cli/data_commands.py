@@ -61,7 +61,7 @@ def check(
     if len(recipe) > 1 or not isinstance(options, dict) or {"name", "folder"} & options.keys():
         raise RecipeError("expected options of the data, as data.size=32; --source and FOLDER say the others")
     checks = check_folder(Path(folder), source, options)
-    _echo([report for report, _ in checks], as_json)
+    _echo([report for report, _ in checks], as_json or (context.parent or context).params["as_json"])
     if sheet is not None:
         from rayfed_kd.results.charts.figure import save_figure
         from rayfed_kd.results.charts.images import sample_grid_figure

@@ -101,6 +101,8 @@ def compare(
     progress = sys.stderr if (as_json := selection.pop("as_json")) else None
     selected = partial(select_studies, sources, overrides, quick=QUICK in configs, **selection)
     if only_estimated:
+        if as_json:
+            raise RecipeError("--estimate prints no JSON: expected it without --json")
         _show_estimates(check_studies(selected()))
         return
     with interruptions.resumed_by("the same compare command again"):

@@ -63,11 +63,13 @@ def run_each(
     def run_on_ray(run: PlannedRun, share: int, stop: threading.Event) -> None:
         _run_planned(run, tell, work, OnRay(share=share, stop=stop), on_event)
 
-    recipe = load_recipe(planned[0].source, planned[0].overrides)
-    with RaySession(recipe, address, jobs or len(planned)) as session:
+    rows = {run.label: run for run in planned}.values()  # which may differ in what their actors request
+    recipes = [load_recipe(run.source, run.overrides) for run in rows]
+    largest = max(recipes, key=lambda recipe: recipe.placement.server.num_cpus)
+    with RaySession(largest, address, jobs or len(planned)) as session:
         session.ready()
         work.phase = "starting the runs"
-        run_together([partial(run_on_ray, run) for run in planned], recipe, jobs)
+        run_together([partial(run_on_ray, run) for run in planned], recipes, jobs)
 
 
 def check_rows(planned: Sequence[PlannedRun], work: Work) -> Iterable[str]:

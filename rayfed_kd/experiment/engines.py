@@ -60,6 +60,20 @@ class InProcess:
     def layout(self, prepared: Prepared) -> str:
         """In which processes the server and the clients run, for the run's header; asked before its folder.
 
+        Raises: RecipeError as `check_device` does, or if schedules ask who is late by the real clock.
+        """
+        recipe, timing = prepared.recipe, prepared.setting.timing
+        self.check_device(recipe)
+        if timing.clock_class.measured and timing.schedule.needs_clock:
+            raise RecipeError(
+                f"clock.name = {recipe.clock.name!r}: in this process one client works after another, and "
+                f"schedule.name = {recipe.schedule.name!r} sees nobody late; expected another clock, or Ray"
+            )
+        return "server and clients in this process"
+
+    def check_device(self, recipe: Recipe) -> None:
+        """Check that there is what the recipe computes on.
+
         Raises: RecipeError if the recipe's placement asks for a GPU and torch sees none, or if the device
             cannot compute in `local.precision`.
         """
@@ -68,7 +82,7 @@ class InProcess:
         from rayfed_kd.cluster.engine.device import check_precision
         from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
 
-        recipe, counted = prepared.recipe, is_logical()
+        counted = is_logical()
         for whose in ("client", "server"):
             share = getattr(recipe.placement, whose).num_gpus
             if share > 0 and not counted and not torch.cuda.is_available():
@@ -80,7 +94,6 @@ class InProcess:
         on_cpu = recipe.placement.client.num_gpus == 0 or counted
         device = torch.device("cpu" if on_cpu else "cuda")
         check_precision(recipe.local.precision, device)
-        return "server and clients in this process"
 
     def launch(
         self, prepared: Prepared, folder: Path, on_event: OnEvent, tell: Tell, *, resume: bool

@@ -28,6 +28,7 @@ from rayfed_kd.results.screen import clock_text
 
 # Batches of an average client in an epoch of the two measurements: as few as give a slope.
 FEW_BATCHES = (2, 4)
+STEADY = 0.05  # a rise of seconds from the first to the second, over the first, that is none
 
 # A process's own part of a GPU beside its tensors: CUDA's context and loaded kernels. What is missing on the
 # GPU may be others', too, so no more than this is taken for it.
@@ -221,7 +222,7 @@ def _measure(
     prepared = make_ready(load_recipe(recipe, [*lines, *short]), measured=True)
     prepared = _fewer_tested(prepared, fraction / full.data.fraction)
     launcher, records = InProcess(), _Kept()
-    launcher.layout(prepared)  # whether there is what the recipe computes on
+    launcher.check_device(prepared.recipe)
     try:
         with launcher.computing(prepared.setting) as (engine, device):
             simulation = Simulation(prepared.setting, engine, records, device)
@@ -288,10 +289,12 @@ def _last_round(prepared: Prepared, records: Sequence[RoundRecord]) -> _Measured
 def _continued(points: Sequence[tuple[float, float]], x: float) -> float:
     """The line through two points, at `x`; see the tests. One point alone stands for itself.
 
-    It never falls, as more data takes no less time, and is never below 0.
+    It never falls, as more data takes no less time, and is never below 0. A rise by less than a twentieth is
+    the clock's noise, which a line to all samples would multiply: `y` is then the same everywhere.
     """
     (x1, y1), (x2, y2) = points[0], points[-1]
-    return y2 if x2 <= x1 else max(0.0, y2 + max(0.0, (y2 - y1) / (x2 - x1)) * (x - x2))
+    rises = x2 > x1 and y2 - y1 > STEADY * y1
+    return max(0.0, y2 + (y2 - y1) / (x2 - x1) * (x - x2)) if rises else y2
 
 
 def host_memory(held_mb: float, missing_mb: float) -> HostMemory | None:

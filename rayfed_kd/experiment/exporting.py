@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -35,8 +37,9 @@ from rayfed_kd.files.whole import (
     written_aside,
 )
 from rayfed_kd.models.base import blank
-from rayfed_kd.protocol import Evaluated, Personal
+from rayfed_kd.protocol import Completing, Evaluated, Personal
 from rayfed_kd.recipe.sample_shapes import shape_details
+from rayfed_kd.recipe.sections.client_models import TORCHVISION
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.recipe.yaml_documents import yaml_text
 from rayfed_kd.results.folder import check_data
@@ -67,8 +70,8 @@ def export(
         onnx: write an ONNX file as well, with the normalisation in it. It takes `images`, [n, channels,
             height, width] float32 in [0, 1], and gives `logits`. The extra `onnx` installs what this needs.
     Returns: the paths, in this order.
-    Raises: RecipeError if there is no checkpoint or no such model, a package for ONNX is missing, or a YAML
-        file of that name is no export's.
+    Raises: RecipeError if there is no checkpoint or no such model, a package for ONNX is missing, or a file
+        of that name is no export's.
     """
     if onnx:
         for name in NEEDED_BY_ONNX:
@@ -78,8 +81,9 @@ def export(
     if not (name := to.stem if to.suffix in ENDINGS else to.name):  # .1 of alpha0.1 is no ending
         raise RecipeError(f"--to {to}: expected the name of a file")
     paths = [to.with_name(name + ending) for ending in ENDINGS[: 2 + onnx]]
-    if paths[1].is_file() and RECIPE_MARK.encode() not in paths[1].read_bytes():
-        raise RecipeError(f"--to {to}: {paths[1]} is there, and not of an export; expected another name")
+    there = [path for path in paths if path.is_file()]
+    if there and not (paths[1] in there and RECIPE_MARK.encode() in paths[1].read_bytes()):
+        raise RecipeError(f"--to {to}: {there[0]} is there, and not of an export; expected another name")
     description, state = read_model(folder, model, client)
     metadata = description.metadata()
     header = "".join(f"# {line}\n" for line in yaml_text(json.loads(metadata[DESCRIPTION])).splitlines())
@@ -88,9 +92,9 @@ def export(
         make_folder(paths[0].parent)
         for path in paths:
             remove_unfinished(path.parent, path.name)
+        atomic_write(paths[1], f"{header}{RECIPE_MARK}{recipe}")  # first, as by it an export is known
         with tensors_written_aside(paths[0]) as aside:
             save_file(state, aside, metadata=metadata)
-        atomic_write(paths[1], f"{header}{RECIPE_MARK}{recipe}")
         if onnx:
             with written_aside(paths[2]) as aside:
                 _write_onnx(described_model(description, state), aside)
@@ -112,7 +116,7 @@ def read_model(
         raise no_folder(folder)
     if not (folder / CONFIG).is_file():
         raise RecipeError(f"{folder} holds no run: there is no {CONFIG}; expected a run's folder")
-    prepared = prepare(folder / CONFIG)
+    prepared = prepare(folder / CONFIG, ["results.trackers=[]"])  # of another machine, or program
     setting, warned = prepared.setting, list[str]()
     check_data(folder, setting)  # else a normalisation would be exported that the run has not had
     host = Host(setting)
@@ -129,6 +133,10 @@ def read_model(
             hint=nearest_model(model, models),
         )
     chosen = models[model]
+    if isinstance(chosen, Completing):
+        raise RecipeError(
+            f"{model} is evaluated behind each client's own first layers; expected another model"
+        )
     if isinstance(chosen, Personal):
         clients = len(setting.partition.train)
         if client is None or not 0 <= client < clients:
@@ -178,7 +186,9 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
     of_data = named.space == "images" and named.cut is None  # else it takes maps or features of another model
     return ModelDescription(
         weights=weights,
-        architecture=ArchitectureName(kind=named.kind, name=named.name, options=dict(named.options)),
+        architecture=ArchitectureName(
+            kind=named.kind, name=named.name, options=_without_files(named.name, named.options)
+        ),
         input_shape=tuple(shape),
         sample=shape_details(shape),
         outputs=named.classes or dataset.classes,
@@ -187,6 +197,15 @@ def _description(setting: Setting, architecture: str, weights: str) -> ModelDesc
         mean=dataset.mean,
         std=dataset.std,
     )
+
+
+def _without_files(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """An architecture's options, at any depth without torchvision's `weights`: the state has these."""
+    return {
+        key: _without_files(str(value.get("name")), value) if isinstance(value, Mapping) else value
+        for key, value in options.items()
+        if key != "weights" or not name.startswith(TORCHVISION)
+    }
 
 
 def _write_onnx(model: ExportedModel, path: Path) -> None:

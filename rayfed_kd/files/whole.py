@@ -161,7 +161,7 @@ def remove_unfinished(folder: Path, name: str | None = None) -> None:
         name: of the file or folder that was being written; None: all.
     """
     for aside in folder.glob(f"{UNFINISHED_PREFIX}*"):
-        if name is None or aside.name.endswith(f"-{name}"):
+        if name is None or aside.name.split("-", 2)[2:] == [name]:
             _remove(aside)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rayfed_kd.errors import MisuseError, kind_of, shown
+from rayfed_kd.errors import MisuseError, counted, kind_of, shown
 from rayfed_kd.models.vectors import check_vector
 
 
@@ -168,3 +168,12 @@ def check_shown(pictures: Any) -> None:
     for name, picture in pictures.items():
         if not isinstance(name, str) or not isinstance(picture, Shown):
             raise MisuseError(f"shown gave {kind_of(picture)} as {name!r}; expected Samples or values")
+        sides, tensors = (
+            (4, [picture.images]) if isinstance(picture, Samples) else (1, picture.values.values())
+        )
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor) or tensor.dim() != sides:
+                what = f"{kind_of(tensor)} of shape {list(getattr(tensor, 'shape', []))}"
+                raise MisuseError(
+                    f"shown gave {what} in {name!r}; expected a tensor of {counted(sides, 'dimension')}"
+                )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from rayfed_kd.comparison.curves import AXES, AxisName
 from rayfed_kd.comparison.writers.pictures import mean_line
@@ -144,11 +145,10 @@ def clients_section(runs: Sequence[Run]) -> Section | None:
 
 def _client_accuracies(run: Run) -> dict[str, list[float]]:
     """Model -> percent per client with test samples, last evaluated round."""
-    rows = run.tables["clients"].to_pylist()
-    last = max((row["round"] for row in rows), default=0)
-    percents: dict[str, list[float]] = {}
-    for row in rows:
-        if row["round"] == last and row["accuracy"] is not None:
+    clients, percents = run.tables["clients"], dict[str, list[float]]()
+    last = clients.filter(pc.equal(clients["round"], pc.max(clients["round"])))
+    for row in last.to_pylist():
+        if row["accuracy"] is not None:
             percents.setdefault(row["model"], []).append(100 * row["accuracy"])
     return percents
 

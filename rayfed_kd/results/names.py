@@ -43,9 +43,10 @@ MEANINGS = {
     "oca": "the average of all clients' latest models",
     "personal": "each client's own model, on its test samples, or with partition.test: official on those",
     "nearest": "each client's own features, by the nearest prototype",
+    "global_head": "each client's own features, by the server's head",
 }
 FORMER = {"aca": "global"}  # what methods called models before; others may still call theirs so
-OWN = ("personal", "nearest")  # a model for each client, where the others are one for all
+OWN = ("personal", "nearest", "global_head")  # a model for each client, where the others are one for all
 
 
 def nearest_model(name: str, names: Iterable[str]) -> str | None:

@@ -40,6 +40,7 @@ class RunRecorder:
 
     Attributes:
         events: the events of all rounds that this process recorded.
+        listeners_error: what `on_event` raised, which is no fault of the folder's; None: nothing.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class RunRecorder:
         self._asked, self._synced = "", time.monotonic()
         self._stop_rule = None if setting.recipe.stop is None else StopRule(setting.recipe.stop)
         self.events: list[Event] = []
+        self.listeners_error: OSError | None = None
         self._tables = TableWriter(folder / "tables", after_round)
         self._log = _file_logger(folder / "log.txt")
         self._last_wall_s, self._after_round = 0.0, after_round
@@ -95,6 +97,9 @@ class RunRecorder:
                 self._on_event(event)
             except StopIteration:
                 self.ask_to_end(record.round)
+            except OSError as error:
+                self.listeners_error = error
+                raise
         for name, content in record.shown.items():
             self._in_background(self._pictures.draw_shown, record.round, name, content)
         self._in_background(self._trackers.round, record.round, record.tables)
@@ -188,7 +193,7 @@ def write_end(folder: Path, recipe: Recipe, status: str, trackers: Trackers, why
     Returns: the summary.
     """
     summary = summarise(read_tables(folder), status, recipe.partition.clients, recipe.evaluation.clients)
-    if why and is_finished(summary):
+    if why and is_finished(summary) and summary["rounds"] < recipe.rounds:
         summary["stopped"] = why
     trackers.end(summary)  # first: a run that has its summary is not gone on with
     write_json(folder / "summary.json", summary)

@@ -55,7 +55,7 @@ class RoundPictures:
             return  # no picture of nothing
         from rayfed_kd.results.charts.bars import class_values_figure, distribution_figure
 
-        values = {series: value.numpy() for series, value in content.values.items()}
+        values = {series: value.detach().cpu().numpy() for series, value in content.values.items()}
         names = self._setting.dataset.class_names
         if isinstance(content, ClassValues):
             figure = class_values_figure(values, names, content.quantity, round_index)
@@ -73,7 +73,7 @@ class RoundPictures:
         from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure
 
         names = self._setting.dataset.class_names
-        images, labels = samples.images.numpy(), samples.labels.numpy()
+        images, labels = (part.detach().cpu().numpy() for part in (samples.images, samples.labels))
         grid = sample_grid_figure(images[:SHOWN_SAMPLES], labels[:SHOWN_SAMPLES], names)
         means, counts = _class_means(images, labels, len(names))
         classes = class_means_figure(self._real_means, means, names, counts)

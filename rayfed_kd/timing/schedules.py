@@ -47,8 +47,9 @@ class QuorumOptions(LateOptions):
 
     @model_validator(mode="after")
     def _fitting(self) -> QuorumOptions:
-        if self.late == "drop" and not isinstance(self.staleness, Constant):
-            raise ValueError("staleness belongs to late: next_round; with drop no reply is late")
+        idle = "" if isinstance(self.staleness, Constant) else "staleness"
+        if self.late == "drop" and (idle := idle or ("update" if self.update == "model" else "")):
+            raise ValueError(f"{idle} belongs to late: next_round; with drop no reply is late")
         return self
 
 
@@ -72,7 +73,7 @@ class Quorum(Schedule):
         if deadline_s is not None and min(least_seconds) > deadline_s:
             raise RecipeError(
                 f"schedule.deadline_s = {deadline_s:g}: nobody can meet it, the fastest client needs "
-                f"{min(least_seconds):.1f} s for its local epochs alone"
+                f"{min(least_seconds):.1f} s for its local epochs and the way there and back"
             )
 
     @property

@@ -108,10 +108,10 @@ class SearchResult:
         # Of another method it would name a paper that is not run.
         same = recipe.method.name == self.recipe.method.name
         header = f"#\n{self.recipe.header}\n" if self.recipe.header and same else ""
-        text = yaml_text(recipe.model_dump())
+        text, by = yaml_text(recipe.model_dump()), filter(None, (self.summary, self.space.source))
         return (
             f"# {self.metric} {self.metric.told(best.best)} in round {best.best_round}: the best of "
-            f"{len(self.rows)} trials, trial {best.trial} ({self.summary}, {self.space.source}).\n"
+            f"{len(self.rows)} trials, trial {best.trial} ({', '.join(by)}).\n"
             f"{also}# {coefficients}\n{header}{text}"
         )
 

@@ -132,7 +132,9 @@ class TrialRun:
         """
         for record in self.search.folder.records():
             folder = self.search.folder.trial(record.number)
-            if record.status == "stopped" and not read_summary(folder):
+            before = read_summary(folder)  # of an earlier end, if the trial was tried again
+            ended = before.get("status", "failed") != "failed" and before["rounds"] >= record.round
+            if record.status == "stopped" and not ended:
                 self.search.folder.wait_for_trial(record.number)
                 recipe = load_recipe(folder / CONFIG)
                 write_end(folder, recipe, "interrupted", Trackers(folder, recipe, tell))

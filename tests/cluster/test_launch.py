@@ -214,6 +214,11 @@ def test_a_job_that_is_begun_again_resumes_and_an_arrays_task_runs_its_seed(slur
     again = ("run", "x.yaml", f"results.folder={slurm.seen}", "rounds=2")
     slurm.start(7000009, *again, CODE="0", SLURM_RESTART_COUNT="1").communicate(timeout=60)
     assert slurm.words("python")[2:5] == ["resume", str(slurm.seen), "--restart"]
+    (slurm.seen / "search.yaml").touch()
+    for number, form in enumerate((["--folder", f"{slurm.seen}"], [f"--folder={slurm.seen}"])):
+        search = ("tune", "x.yaml", "--space", "s.yaml", *form)
+        slurm.start(7000011 + number, *search, CODE="0", SLURM_RESTART_COUNT="1").communicate(timeout=60)
+        assert slurm.words("python")[2:-2] == [*search, "--resume"]
     slurm.start(7000010, "compare", "s.yaml", CODE="0", SLURM_ARRAY_TASK_ID="3").communicate(timeout=60)
     assert slurm.words("python")[2:6] == ["compare", "s.yaml", "--seed", "3"]
 

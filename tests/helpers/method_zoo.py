@@ -21,6 +21,7 @@ from rayfed_kd.protocol import (
     PERSONAL,
     Answers,
     Architecture,
+    Distribution,
     Evaluated,
     Message,
     Method,
@@ -498,9 +499,13 @@ class Shows(Odd):
     """Pictures after a round."""
 
     def shown(self, server, cohort, ctx):
-        return {"none": None, "vector": {"weights": server}, "value": 1 // 0 if self.what == "value" else 0}[
-            self.what
-        ]
+        flat = Distribution({"one": server.sum()}, "a number")
+        return {
+            "none": None,
+            "vector": {"weights": server},
+            "flat": {"weights": flat},
+            "value": 1 // 0 if self.what == "value" else 0,
+        }[self.what]
 
 
 class Checks(Odd):

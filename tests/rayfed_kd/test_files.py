@@ -137,6 +137,13 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "summary.json"]
 
 
+def test_only_the_unfinished_file_of_that_name_is_removed(tmp_path):
+    for name in ("report.html", "my-report.html"):
+        (tmp_path / f".part-0123456789abcdef-{name}").touch()
+    remove_unfinished(tmp_path, "report.html")
+    assert [path.name for path in tmp_path.iterdir()] == [".part-0123456789abcdef-my-report.html"]
+
+
 LABELS = ["../../../x", "/etc/x", "..", ".", "", "a/b", "a\\b", "a\x00b"]
 
 

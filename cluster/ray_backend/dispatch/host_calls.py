@@ -15,7 +15,7 @@ from rayfed_kd.cluster.ray_backend.dispatch.jobs import Job
 from rayfed_kd.cluster.ray_backend.handles import Ahead, RayHandle, rows_of
 from rayfed_kd.cluster.ray_backend.liveness import memory_hint
 from rayfed_kd.cluster.ray_backend.packing import PackedCalls
-from rayfed_kd.errors import RunError, shortened
+from rayfed_kd.errors import RayfedError, shortened
 from rayfed_kd.protocol.summed import GroupSum
 
 # Errors that mean that a process, a machine or data on it was lost: the step may run again elsewhere. Ray's
@@ -78,9 +78,9 @@ def named(jobs: Sequence[Job]) -> str:
 
 
 def explained(error: Exception) -> Exception:
-    """The error for the user: a RunError inside Ray's wrapper, else the error as it is."""
+    """The error for the user: one of ours inside Ray's wrapper, else the error as it is."""
     cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, RunError) else error
+    return cause if isinstance(cause, RayfedError) else error
 
 
 def cause_of_loss(error: Exception) -> str:

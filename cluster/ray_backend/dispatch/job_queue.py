@@ -72,7 +72,7 @@ class JobQueue:
             place, host = pick
             job = self.jobs.pop(place)
             if not job.done:
-                return host, [job, *self._short_steps(host, job)]
+                return host, [job, *self._short_steps(job)]
             self._drop(job)
         return None
 
@@ -98,7 +98,7 @@ class JobQueue:
                 break
         return None
 
-    def _short_steps(self, host: int, first: Job) -> list[Job]:
+    def _short_steps(self, first: Job) -> list[Job]:
         """Take out short steps to send in one call with a first one, as a call to Ray costs more than each.
 
         None with pinned clients, or if the first one's host was lost before: it may be the cause.

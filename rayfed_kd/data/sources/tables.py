@@ -34,7 +34,8 @@ from rayfed_kd.recipe.sample_shapes import Shape
 MOST_VALUES = 10_000
 # pandas' names of a table's index that has no name: in Parquet, in CSV, and in CSV that was read again.
 ROW_NUMBERS = re.compile(r"__index_level_\d+__|(Unnamed: \d+)?")
-CODE = r"^\s*-?(0\d|\d{17})"  # as 01, another one than 1, or with more digits than a float64 keeps
+# As 01, another one than 1, or 1.10, another one than 1.1, or with more digits than a float64 keeps.
+CODE = r"^\s*-?(0\d|\d+\.\d*[1-9]0+\s*$|\d{17})"
 
 
 Known = TypeVar("Known", Array, Numbers)  # of each row

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -29,7 +30,7 @@ def draw_accuracies(axes: Axes, percents: Sequence[float], colour: str, highest:
         highest: the axis' end, for panels side by side; None: it follows from the bars.
     """
     axes.hist(percents, bins=list(PERCENTS), color=colour)
-    axes.set(xlabel="accuracy on the client's own test part (%)", ylabel="clients", ylim=(0, highest))
+    axes.set(xlabel="accuracy of a client (%)", ylabel="clients", ylim=(0, highest))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -80,12 +81,12 @@ def accuracy_histogram_figure(clients: pa.Table) -> Figure:
     Args:
         clients: the table `clients`, with at least one row.
     """
-    rows = clients.to_pylist()
-    last = max(row["round"] for row in rows)
+    last = pc.max(clients["round"]).as_py()
+    rows = clients.filter(pc.equal(clients["round"], last)).to_pylist()
     models = sorted({row["model"] for row in rows})
     panels = Panels(len(models), len(models), (4.2, 3.2))
     for place, (axes, model) in enumerate(zip(panels.axes, models, strict=True)):
-        values = [100 * r["accuracy"] for r in rows if r["round"] == last and r["model"] == model]
+        values = [100 * row["accuracy"] for row in rows if row["model"] == model]
         draw_accuracies(axes, values, COLOURS[place % len(COLOURS)])
         axes.set_title(f"{model}, round {last}")
     return panels.figure

@@ -327,14 +327,19 @@ def test_rays_files_lie_in_a_folder_of_the_users_own_which_goes(near_root):
 
 def test_folder_of_a_killed_command_goes_at_the_next_start_and_a_living_ones_stays(near_root):
     code = "import os, signal\nfrom rayfed_kd.cluster.ray_backend.private_ray import private_folder\n"
-    code += "with private_folder() as folder:\n    print(folder, flush=True)\n    "
+    code += (
+        "with private_folder() as folder:\n    (folder / 'r').mkdir()\n    print(folder, flush=True)\n    "
+    )
     code += "os.kill(os.getpid(), signal.SIGKILL)"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     killed = Path(call([sys.executable, "-c", code], environment).stdout.strip())
     assert killed.is_dir()
+    users = near_root / "rk-notes"  # Runge-Kutta's, say
+    (users / "r").mkdir(parents=True)
+    (users / "thesis").touch()
     with private_folder() as living, private_folder() as other:
         assert not killed.exists()
-        assert sorted(near_root.iterdir()) == sorted([living, other])
+        assert sorted(near_root.iterdir()) == sorted([living, other, users])
 
 
 def test_system_folder_whose_sockets_would_have_too_long_a_path_is_not_used(tmp_path, monkeypatch):

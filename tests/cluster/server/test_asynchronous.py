@@ -13,7 +13,7 @@ from small_recipes import SIX_LENETS, assert_resumed_is_whole, assert_same_run, 
 import rayfed_kd
 from rayfed_kd.cluster.engine.calls import Held, StepCall, StepFacts, StepResult
 from rayfed_kd.cluster.server.event_queue import Dispatch, EventQueue
-from rayfed_kd.errors import RunError
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.protocol import DispatchFacts
 from rayfed_kd.protocol.wire import PartSize
@@ -180,6 +180,16 @@ def test_time_goes_on_to_the_next_client_if_nobody_is_at_work():
     assert (queue.available([2]), queue.now) == ([2], 50.0)
 
 
+def test_a_step_that_has_failed_ends_the_run_though_nobody_waits_for_it(work):
+    """So it does without Ray, where a step ends as it is sent."""
+    queue = EventQueue(work, None, {})
+    for client in (0, 1):
+        queue.start(dispatch(client, client))
+    work.futures[1].set_exception(ZeroDivisionError("of client 1"))
+    with pytest.raises(ZeroDivisionError, match="of client 1"):
+        queue.give_up()
+
+
 @pytest.mark.parametrize("clock", [NoClock(None, ClockFacts(1, seed=1)), None])
 def test_seconds_of_waiting_are_counted(clock, work):
     queue = EventQueue(work, clock, {})
@@ -323,6 +333,10 @@ def test_an_update_whose_replies_are_all_bad_ends_the_run():
 
 def test_real_clock_takes_replies_as_they_come(hosts):
     recipe = recipe_of(clock={"name": "real"}, schedule=SCHEDULES["fedasync"])
+    with pytest.raises(
+        RecipeError, match=r"clock.name = 'real': in this process one client works after another"
+    ):
+        rayfed_kd.run(recipe, local=True)
     found = hosts.run(recipe, TWO_HOSTS)
     sim_s = found.tables["rounds"]["sim_s"].to_pylist()
     assert sim_s == sorted(sim_s)

@@ -121,6 +121,14 @@ def test_records_are_those_of_a_run_that_waits(method):
     assert timeless(late.recorder.records) == timeless(waiting.recorder.records)
 
 
+def test_network_shares_time_out_while_recording_is_an_error_and_no_end_of_waiting():
+    """Such an OSError is a TimeoutError; taken for that of the wait it lost all later rounds."""
+    late = run(Late)
+    late.recorder.record = lambda record: exec("raise TimeoutError(110, 'Connection timed out')")
+    with pytest.raises(TimeoutError, match="Connection timed out"):
+        late.run()
+
+
 def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch):
     monkeypatch.setattr(rayfed_kd.cluster.server.simulation, "GRACE_S", 0.1)
     whole = run(LocalEngine, checkpointer=Saved())

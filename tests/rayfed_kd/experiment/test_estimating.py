@@ -40,6 +40,8 @@ def test_seconds_go_on_along_the_line_through_both_points():
     """.2 a sample: 5 + 80 . .2. What falls is noise and goes on as it is; one point stands for itself."""
     assert _continued([(10, 3.0), (20, 5.0)], 100) == pytest.approx(21.0)
     assert [_continued(points, 100) for points in ([(10, 3.0), (20, 2.0)], [(10, 3.0)])] == [2.0, 3.0]
+    # A server that takes as long whatever the samples: a hundredth more is the clock's.
+    assert _continued([(1280, 3.0), (2560, 3.03)], 50_000) == 3.03
 
 
 def test_work_of_an_asynchronous_round_is_of_the_clients_that_it_dispatched():

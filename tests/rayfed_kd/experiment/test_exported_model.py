@@ -150,6 +150,69 @@ def test_own_architecture_is_not_imported_but_given(own, tmp_path, monkeypatch):
     assert torch.equal(given(images), by_name(images)) and given.module is by_module
 
 
+def test_code_that_an_option_names_is_not_imported_either(exported, tmp_path, monkeypatch):
+    (tmp_path / "own_base.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"kind": "classifier", "name": "projected", "options": {"base": {"name": "own_base:net"}}}
+    path = changed(exported, tmp_path / "x.safetensors", lambda d: d.update(architecture=named))
+    with pytest.raises(RecipeError, match="made by own_base:net, which is code that this file does not hold"):
+        rayfed_kd.load(path)
+    assert "own_base" not in sys.modules
+
+
+def test_torchvisions_model_stands_alone_without_the_file_of_weights_that_it_began_with(tmp_path):
+    base = "torchvision:shufflenet_v2_x0_5"
+    first = rayfed_kd.run(RECIPE, {"model": {"name": base}, "results.folder": tmp_path / "a"}, local=True)
+    weights = rayfed_kd.export(first.folder, "global", tmp_path / "weights")[0]
+    begun = {"name": "projected", "features": 8, "base": {"name": base, "weights": str(weights)}}
+    second = rayfed_kd.run(RECIPE, {"model": begun, "results.folder": tmp_path / "b"}, local=True)
+    path = rayfed_kd.export(second.folder, "global", tmp_path / "alone")[0]
+    for name in (weights.name, "alone.safetensors"):
+        assert rayfed_kd.load(tmp_path / name)(torch.rand(2, 1, 8, 8)).shape == (2, 10)
+    weights.unlink()
+    model = rayfed_kd.load(path)
+    floats = [part for part in model.state_dict().values() if part.is_floating_point()]
+    assert sum(part.numel() for part in floats) == len(second.models["global"])
+    assert model.description.architecture.options["base"] == {"name": base}
+
+
+def test_files_that_are_of_no_export_are_kept(result, tmp_path):
+    (tmp_path / "resnet18.safetensors").write_bytes(b"weights")
+    with pytest.raises(RecipeError, match=r"resnet18.safetensors is there, and not of an export"):
+        rayfed_kd.export(result.folder, "global", tmp_path / "resnet18")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"weights"]
+    for _ in range(2):  # a former export is replaced
+        rayfed_kd.export(result.folder, "global", tmp_path / "mine")
+
+
+def test_servers_part_behind_clients_layers_is_no_model_to_export(tmp_path):
+    changes = {"method": {"name": "fedgh"}, "results.folder": tmp_path / "run"}
+    result = rayfed_kd.run(RECIPE, changes, local=True)
+    for client in (None, 0):
+        with pytest.raises(
+            RecipeError, match="global_head is evaluated behind each client's own first layers"
+        ):
+            rayfed_kd.export(result.folder, "global_head", tmp_path / "x", client)
+    rayfed_kd.export(result.folder, "personal", tmp_path / "x", 0)
+
+
+def test_trackers_of_the_run_are_not_asked_for(tmp_path, monkeypatch):
+    methods = (
+        "    def start(self, run): pass\n    def round(self, told): pass\n    def end(self, *of): pass\n"
+    )
+    text = f"import rayfed_kd\nclass Lines(rayfed_kd.Tracker):\n{methods}"
+    (tmp_path / "lines_of_export.py").write_text(text)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        changes = {
+            "results.trackers": [{"name": "lines_of_export:Lines"}],
+            "results.folder": tmp_path / "run",
+        }
+        result = rayfed_kd.run(RECIPE, changes, local=True)
+    sys.modules.pop("lines_of_export")
+    assert result.load("global")
+
+
 def test_file_that_export_did_not_write_is_told(exported, tmp_path):
     with pytest.raises(DataError, match=r"x\.safetensors: no such file; expected a \.safetensors file"):
         rayfed_kd.load(tmp_path / "x.safetensors")

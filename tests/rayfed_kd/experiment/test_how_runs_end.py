@@ -6,6 +6,7 @@ import pytest
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
+from rayfed_kd.errors import RunError
 from rayfed_kd.results.console import round_line
 from rayfed_kd.results.summary_table import summary_notes
 
@@ -107,3 +108,40 @@ def test_metric_without_a_value_is_told_in_the_line_and_at_the_end(run):
     assert "local_undefined undefined" in lines[-1]
     assert result.summary["models"]["global"]["undefined"] == {"local_undefined": 1}
     assert "local_undefined of global has no finite value in 1 evaluation of 1" in str(result)
+
+
+EVALUATED = """
+from torch import nn
+from rayfed_kd import model_builder
+
+
+class Refuses(nn.Sequential):
+    def forward(self, images):
+        if not self.training and len(images) > 30:
+            raise ValueError(f"{len(images)} images at a time")
+        return super().forward(images)
+
+
+@model_builder
+def net(shape, classes):
+    return Refuses(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+def test_model_that_fails_as_it_is_evaluated_is_told_with_its_place_and_the_way_on(tmp_path, own_module):
+    name = f"own_evaluated_{tmp_path.name}"
+    own_module(name, EVALUATED)
+    changes = {"model": {"name": f"{name}:net"}, "results": {"folder": str(tmp_path / "run")}}
+    told = r"(?s)evaluation of global failed:.*ValueError: \d+ images at a time.*resume"
+    with pytest.raises(RunError, match=told):
+        rayfed_kd.run({**THREE_CLIENTS, **changes}, local=True)
+
+
+def test_what_a_listener_raises_is_not_taken_for_a_full_disk(tmp_path):
+    with pytest.raises(FileNotFoundError, match="not-there"):
+        rayfed_kd.run(
+            THREE_CLIENTS,
+            {"results.folder": tmp_path / "run"},
+            local=True,
+            on_event=lambda event: (tmp_path / "not-there/x.csv").write_text(""),
+        )

@@ -92,6 +92,11 @@ def test_a_stopped_run_has_the_rounds_of_the_whole_one_and_can_go_on(engine, who
     assert_same_run(rayfed_kd.resume(tmp_path, ["stop=null"], local=True), whole)
 
 
+def test_a_rule_that_holds_after_the_last_round_has_stopped_nothing(tmp_path):
+    changes = {"rounds": 1, "stop": {"metric": "amp", "at": 1e-9}, "results.folder": tmp_path / "run"}
+    assert "stopped" not in rayfed_kd.run(BASE, changes, local=True).summary
+
+
 def test_run_that_was_killed_when_it_had_stopped_makes_no_further_round(whole, tmp_path):
     last, at = first_better(whole)
     result = stopped(tmp_path, at, local=True)

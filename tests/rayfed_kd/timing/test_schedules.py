@@ -192,6 +192,8 @@ def test_staleness_where_late_replies_are_dropped_is_refused():
     with pytest.raises(RecipeError, match="schedule: staleness belongs to late: next_round"):
         checked(FedAvg(), *CLOCK, late)
     checked(FedAvg(), *CLOCK, late, "schedule.late=next_round")
+    with pytest.raises(RecipeError, match="schedule: update belongs to late: next_round"):
+        checked(FedAvg(), *CLOCK, "schedule={name: quorum, update: model}")
 
 
 def test_without_a_deadline_there_is_none():

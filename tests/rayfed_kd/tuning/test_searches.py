@@ -337,6 +337,31 @@ def test_mixed_and_nested_values_stand_in_the_table_as_json(found, tmp_path):
     assert table["d"].to_pylist() == ["9007199254740993", "0.5"]
 
 
+def test_a_trial_that_failed_and_is_stopped_at_its_second_try_has_the_end_of_that(tmp_path):
+    search = ready(tmp_path, "rounds=3")
+    folder = search.folder.trial(0)
+    search.folder.write_record(TrialRecord(0, {}, "stopped", 2))
+    (folder / "config.yaml").write_text(yaml.safe_dump(search.recipe.model_dump()))
+    (folder / "summary.json").write_text('{"status": "failed", "rounds": 1}')
+    writer = TableWriter(folder / "tables")
+    for index in (1, 2):
+        writer.write(
+            index,
+            {
+                "metrics": [{"round": index, "model": "oca"}],
+                "rounds": [{"round": index, "bytes_up": 0, "bytes_down": 0}],
+            },
+        )
+    TrialRun(search, (), str(tmp_path), ()).end_stopped(print)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("interrupted", 2)
+
+
+def test_best_recipe_of_a_space_from_python_names_no_file(found):
+    of_python = replace(found, space=replace(found.space, source=None))
+    assert "(random search, asha)." in of_python.best_recipe().splitlines()[0]
+
+
 def test_best_recipe_is_one_that_run_takes_headed_by_value_and_trial(found):
     write_search_result(found)
     first, second, third, *_ = (found.folder / "best.yaml").read_text().splitlines()

@@ -137,6 +137,12 @@ def test_a_csv_files_rows_have_clients(tmp_path):
     assert read_csv(tmp_path, client_column="site").writers.tolist() == [0, 1, 0]
     named = read_csv(tmp_path, TABLE.replace(",s\n", ",NA\n"), client_column="site")
     assert named.notes == ("'NA' is a client of its own, no missing value",)
+    versions = read_csv(
+        tmp_path, TABLE.replace(",n\n", ",1.1\n").replace(",s\n", ",1.10\n"), client_column="site"
+    )
+    assert versions.writers.tolist() == [0, 1, 0]
+    floats = read_csv(tmp_path, TABLE.replace(",n\n", ",1.0\n").replace(",s\n", ",1\n"), client_column="site")
+    assert floats.writers.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
