@@ -2,7 +2,7 @@
 
 `ray.init` starts five more processes, for clusters: the autoscaler asks for machines, the API server serves
 web pages, the log monitor brings workers' output to a driver that does not want it, the dashboard's agent
-takes jobs and serves metrics, and the other agent builds environments for workers. They import for 4 s of
+takes jobs and serves metrics, and the other agent builds environments for workers. They import for 3 s of
 CPU, which `ray.init` and the first worker wait for, hold 300 MiB, and take two seconds to end. No option of
 Ray 2.60 leaves them out. So the node that `ray.init` makes is replaced by one that does not start them. The
 raylet insists on its two agents: it gets two shells that say that they serve nothing, and sleep.

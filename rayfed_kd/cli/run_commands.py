@@ -122,10 +122,10 @@ def export(folder: str, model: str, to: str, client: int | None, onnx: bool) -> 
     "--out",
     type=UserPath(path_type=Path),
     default=Path(),
-    help="Folder for the pictures. Default: the current one.",
+    help="Folder for the files. Default: the current one.",
 )
 def partition(recipe: str, overrides: tuple[str, ...], out: Path) -> None:
-    """Draw RECIPE's partition: pictures, partition.parquet, and a table of the clients."""
+    """Draw RECIPE's partition: a picture, partition.parquet, and a table of the clients."""
     from rich.console import Console
 
     from rayfed_kd.experiment.preparation import partition as draw_partition

@@ -30,7 +30,8 @@ class Result:
     Attributes:
         folder: the run's folder.
         summary: the content of summary.json.
-        tables: name -> Arrow table: rounds, metrics, clients, scores, messages, hosts.
+        tables: name -> Arrow table: rounds, metrics, clients, scores, messages, hosts, and
+            privacy where the recipe has it.
         models: name -> [P] float32, the shared models evaluated in the last round, as flat vectors; none if
             the run had ended before this call. `load` makes a module of one, in either case.
     """

@@ -124,7 +124,7 @@ def against_section(runs: Sequence[Run], axes: Sequence[str]) -> Section | None:
 
     Args:
         runs: what the report is about.
-        asked: names of `AXES`. Without any, bytes where there are several rows, and epsilon where a run has a
+        axes: names of `AXES`. Without any, bytes where there are several rows, and epsilon where a run has a
             finite one.
 
     Returns: None if there is nothing to draw.
