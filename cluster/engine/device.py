@@ -128,13 +128,9 @@ def _mib(size: float) -> str:
 @contextmanager
 def tf32_products() -> Iterator[None]:
     """Within, a GPU's convolutions and matrix products of float32 numbers are computed in tf32."""
-    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, products.allow_tf32
-    cudnn.allow_tf32 = products.allow_tf32 = True
-    try:
+    with settings_kept():
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
         yield
-    finally:
-        cudnn.allow_tf32, products.allow_tf32 = before
 
 
 @contextmanager

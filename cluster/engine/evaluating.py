@@ -29,7 +29,11 @@ class ModelEvaluation:
 
     def __init__(self, setting: Setting, module_pool: ModulePool, data: DeviceData) -> None:
         self._setting, self._module_pool, self._data = setting, module_pool, data
-        self._pools: dict[str, Tensor] = {}
+        test = setting.dataset.test
+        official = np.arange(0 if test is None else len(test.labels))
+        # In client order, by which the server cuts the results into clients again.
+        pools = {"local": setting.tested.indices, "official": official}
+        self._pools = {split: torch.from_numpy(pool).to(data.place) for split, pool in pools.items()}
 
     def shared(self, call: EvaluationCall) -> EvaluationResult:
         """Evaluate a shared model on a stretch of test samples.
@@ -37,13 +41,13 @@ class ModelEvaluation:
         Returns: each sample's outcome in the stretch's order, and the stretch's summed loss.
         """
         vector = to_tensor(call.vectors.resolve()[call.model], self._data.device)
-        indices = self._pool(call.split)[call.start : call.stop]
+        indices = self._pools[call.split][call.start : call.stop]
         return self.tested(self.frozen(Evaluated(vector, call.architecture)), call.split, indices)
 
     def of_client(self, client: int, split: str, model: Predictor) -> EvaluationResult:
         """Evaluate a client's own model on its own test part ("local"), or on the official test set."""
         if split == "official":
-            return self.tested(model, split, self._pool(split))
+            return self.tested(model, split, self._pools[split])
         test_part = torch.from_numpy(self._setting.partition.test[client]).to(self._data.place)
         return self.tested(model, split, test_part)
 
@@ -95,14 +99,3 @@ class ModelEvaluation:
         logits_array = None if all_logits is None else to_array(torch.cat(all_logits))
         right, real = to_array(torch.stack([torch.cat(correct), torch.cat(finite)]))  # one copy from a GPU
         return EvaluationResult(right, real, float(loss_sum), logits_array)
-
-    def _pool(self, split: str) -> Tensor:
-        if split not in self._pools:
-            if split == "local":
-                # In client order, by which the server cuts the results into clients again.
-                pooled = self._setting.tested.indices
-            else:
-                test = self._setting.dataset.test
-                pooled = np.arange(0 if test is None else len(test.labels))
-            self._pools[split] = torch.from_numpy(pooled).to(self._data.place)
-        return self._pools[split]

@@ -15,9 +15,6 @@ from rayfed_kd.protocol import Array, Handle, Reply, to_tensor
 from rayfed_kd.protocol.crossing import same_bits
 from rayfed_kd.protocol.wire import Wire, all_finite
 
-# What a method's code may raise: also what would end the process in which it runs. Ctrl-C is the user's.
-CAUGHT = (Exception, SystemExit, GeneratorExit)
-
 
 @dataclass(frozen=True)
 class OpenedMessage:

@@ -22,13 +22,7 @@ from torch import Tensor
 from rayfed_kd.cluster.engine.calls import KeptState, LiveState, StepCall, StepError, StepFacts
 from rayfed_kd.cluster.engine.device import check_precision, placed_data, tf32_products
 from rayfed_kd.cluster.engine.evaluating import ModelEvaluation
-from rayfed_kd.cluster.engine.exchanged import (
-    CAUGHT,
-    LastMessage,
-    checked_outcome,
-    non_finite_parts,
-    one_line,
-)
+from rayfed_kd.cluster.engine.exchanged import LastMessage, checked_outcome, non_finite_parts, one_line
 from rayfed_kd.cluster.engine.gpu_use import GpuWatch
 from rayfed_kd.data.transfers import Transfers
 from rayfed_kd.protocol import Array, ClientContext, ClientData, DispatchFacts, Handle, Message, to_array
@@ -39,6 +33,8 @@ from rayfed_kd.protocol.wire import UNCODED, OutgoingReply, Sending
 from rayfed_kd.recipe.seeds import global_stream
 from rayfed_kd.setting.setting import Setting
 
+# What a method's code may raise: also what would end the process in which it runs. Ctrl-C is the user's.
+CAUGHT = (Exception, SystemExit, GeneratorExit)
 # A step's facts, its reply's parts and its client's state. Only the facts travel to the server at once.
 HostResult = tuple[StepFacts, Mapping[str, Array], LiveState]
 

@@ -18,7 +18,6 @@ class Engine(Protocol):
 
         Returns: a handle that can be part of calls.
         """
-        ...
 
     def submit(self, calls: Sequence[StepCall], summed_sizes: Sequence[int] = ()) -> list[Future[StepResult]]:
         """Start steps on one host.
@@ -29,22 +28,18 @@ class Engine(Protocol):
                 batched program, in order; all results then have one `GroupSum` as their parts.
         Returns: one future per call. If one of several steps raises, all futures raise its error.
         """
-        ...
 
     def evaluate(self, call: EvaluationCall | PersonalCall) -> Future[Any]:
         """Start the evaluation of a shared model, on any host, or of a client's own.
 
         Returns: of an EvaluationResult, or of a PersonalResult.
         """
-        ...
 
     def cancel(self) -> None:
         """End what is under way, but for evaluations: the run is being stopped."""
-        ...
 
     def durable(self, result: StepResult) -> StepResult:
         """Copy a result's arrays so that they survive the loss of the machine that computed them.
 
         Returns: the result with handles on the copies; the same result where nothing needs to be copied.
         """
-        ...

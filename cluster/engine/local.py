@@ -10,8 +10,7 @@ import numpy as np
 
 from rayfed_kd.cluster.engine.calls import EvaluationCall, Held, PersonalCall, StepCall, StepResult
 from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.personal import evaluate
-from rayfed_kd.cluster.engine.running import cut, run_together
+from rayfed_kd.cluster.engine.running import cut, evaluate, run_together
 from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.protocol import Array, Handle
 from rayfed_kd.protocol.summed import GroupSum

@@ -25,8 +25,7 @@ from rayfed_kd.cluster.engine.calls import (
 from rayfed_kd.cluster.engine.device import gpu
 from rayfed_kd.cluster.engine.host import Host, make_host
 from rayfed_kd.cluster.engine.logical_gpus import LOGICAL_GPUS, is_logical
-from rayfed_kd.cluster.engine.personal import evaluate
-from rayfed_kd.cluster.engine.running import cut, run_groups
+from rayfed_kd.cluster.engine.running import cut, evaluate, run_groups
 from rayfed_kd.cluster.engine.summing import sum_groups
 from rayfed_kd.cluster.ray_backend.handles import machine_name
 from rayfed_kd.cluster.ray_backend.packing import PackedCalls, stacked

@@ -226,7 +226,7 @@ def run_together(
     """
     # Not above: they import torch, and Ray should start before this process does.
     from rayfed_kd.cluster.ray_backend.machines import ray_nodes
-    from rayfed_kd.cluster.ray_backend.simultaneous_runs import runs_at_a_time
+    from rayfed_kd.cluster.ray_backend.placement import runs_at_a_time
 
     nodes = ray_nodes()
     together = min(runs_at_a_time("--jobs", jobs, len(runs), recipe, nodes) for recipe in recipes)

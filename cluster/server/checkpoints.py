@@ -10,6 +10,7 @@ lack, is recognised and reported, and the one before it is used. Those of other 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -18,22 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from rayfed_kd.cluster.server.client_records import Records
 from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
 from rayfed_kd.cluster.server.stored.loading import FORMAT, PLAIN, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
-from rayfed_kd.files.whole import (
-    atomic_write,
-    file_digest,
-    flush_to_disk,
-    make_folder,
-    read_json,
-    remove_unfinished,
-    tensors_written_aside,
-)
+from rayfed_kd.files.whole import atomic_write, flush_to_disk, make_folder, read_json, remove_unfinished
 from rayfed_kd.protocol import Array
 from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.protocol.state_unpacking import Publish
@@ -113,11 +106,10 @@ class Checkpointer:
             "under_way": under_way,
         }
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
-        with tensors_written_aside(path) as aside:
-            save_file(arrays, aside, metadata={"tree": json.dumps(tree)})
-            # Of the file under its temporary name: what is renamed afterwards is what was hashed.
-            size, digest = aside.stat().st_size, file_digest(aside)
-        facts = {"round": snapshot.round, "bytes": size, "blake2b": digest, "rows": rows, "log": log}
+        content = save(arrays, metadata={"tree": json.dumps(tree)})
+        atomic_write(path, content)
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        facts = {"round": snapshot.round, "bytes": len(content), "blake2b": digest, "rows": rows, "log": log}
         facts["asked_rounds"] = snapshot.asked_rounds
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.
         atomic_write(path.with_suffix(".json"), json.dumps(facts))

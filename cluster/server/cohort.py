@@ -11,7 +11,7 @@ from rayfed_kd.cluster.server.questions import EngineQuestions
 from rayfed_kd.cluster.server.replies import ReceivedParts, ReceivedReply
 from rayfed_kd.cluster.server.run_state import RunState, jobs
 from rayfed_kd.cluster.server.sender import Published, Sender
-from rayfed_kd.cluster.server.traffic import Traffic, travelling
+from rayfed_kd.cluster.server.traffic import Ledger, Traffic, travelling
 from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import Answers, Later, Message, Replies, Step
 from rayfed_kd.protocol.declaration import kinds
@@ -42,9 +42,10 @@ class EngineCohort:
     """
 
     def __init__(self, round_index: int, run: RunState) -> None:
-        self._round, self._run, self.traffic = round_index, run, Traffic()
-        self._sender = Sender(round_index, run, self.traffic)
+        self._round, self._run = round_index, run
         self._method, self._faults = run.setting.method, run.setting.recipe.faults
+        self.traffic = Traffic(Ledger({"down": self._method.down, "up": self._method.up}))
+        self._sender = Sender(round_index, run, self.traffic)
         self._schedule, self._queue, self._records = run.schedule, run.queue, run.records
         self._wires, self._everyone = run.setting.wires, range(run.setting.recipe.partition.clients)
         self._received: list[ReceivedParts] = []
@@ -280,8 +281,8 @@ class EngineCohort:
         self.traffic.facts.append((dispatch.client, facts))
         # A client starts from the decoded message, which a lossy codec makes differ from the one sent.
         sent = ReceivedParts(call.message, list(dispatch.elements), self._wires["down"], keeps=False)
-        reply = ReceivedReply(dispatch.client, result, self._wires["up"], sent, staleness)
-        reply.origin = str(call)
+        reply = ReceivedReply(dispatch.client, result, self._wires["up"], sent)
+        reply.origin, reply.staleness = str(call), staleness
         for feature in self._run.features:
             reply = feature.incoming(reply, result)
         self._received.append(reply.parts)
@@ -309,8 +310,7 @@ class EngineCohort:
     def _count(
         self, call: StepCall, direction: Direction, sizes: Mapping[str, PartSize], metadata: int
     ) -> None:
-        declared = self._method.down if direction == "down" else self._method.up
         try:
-            self.traffic.ledger.count(call.facts.client, direction, declared, sizes, metadata)
+            self.traffic.ledger.count(call.facts.client, direction, sizes, metadata)
         except RunError as error:
             raise RunError(f"{call}: {error}") from None

@@ -78,20 +78,14 @@ class ReceivedReply(Reply):
         result: the step's result.
         wire: decodes the parts.
         sent: the message that it answers; None for an observation.
-        staleness: server updates between that message and the reply's use.
     """
 
     parts: ReceivedParts
 
     def __init__(
-        self,
-        client: int,
-        result: StepResult,
-        wire: Wire = UNCODED,
-        sent: Handle | None = None,
-        staleness: int = 0,
+        self, client: int, result: StepResult, wire: Wire = UNCODED, sent: Handle | None = None
     ) -> None:
         # Not through `Package`'s own, which looks at every part and would fetch it.
         self.client, self.metadata = client, result.facts.metadata
         self.parts = self.handle = ReceivedParts(result.parts, list(result.facts.sizes), wire, sent=sent)
-        self.sent, self.staleness = sent, staleness
+        self.sent = sent

@@ -39,7 +39,6 @@ class Recorder(Protocol):
 
     def record(self, record: RoundRecord) -> None:
         """Called after each round, in order."""
-        ...
 
 
 class RoundWriter:

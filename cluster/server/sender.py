@@ -131,7 +131,8 @@ class ObservedClients:
     def scatter(self, step: Step, messages: Mapping[int, Message], later: Later = None) -> Replies:
         """Send each of the named clients, and nobody later, its own message; replies come in client order."""
         # Keyed by identity: under `broadcast` all clients have the same object, which is published once.
-        published = {id(message): self._sender.publish(message) for message in messages.values()}
+        distinct = {id(message): message for message in messages.values()}
+        published = {key: self._sender.publish(message) for key, message in distinct.items()}
         # All are submitted before the first is waited for, so that they run at the same time.
         started = [
             (client, self._sender.observe(client, step, published[id(messages[client])])[1])

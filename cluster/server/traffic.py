@@ -39,29 +39,24 @@ class Ledger:
     """A round's traffic.
 
     Attributes:
+        declared: direction -> part -> kind, as the method declares them.
         entries: (client, direction, kind) -> [bytes, bytes without a codec, parts].
     """
 
+    declared: Mapping[Direction, Declaration] = field(default_factory=dict)
     entries: dict[tuple[int, str, str], list[int]] = field(default_factory=dict)
 
-    def count(
-        self,
-        client: int,
-        direction: Direction,
-        declared: Declaration,
-        sizes: Mapping[str, PartSize],
-        metadata: int,
-    ) -> None:
+    def count(self, client: int, direction: Direction, sizes: Mapping[str, PartSize], metadata: int) -> None:
         """Count one message or reply.
 
         Args:
             client: id of its receiver or sender.
             direction: "down" for messages, "up" for replies.
-            declared: part -> kind, as the method declares them for this direction.
             sizes: part -> its size.
             metadata: number of plain numbers that came with it.
         Raises: RunError if a part is not declared.
         """
+        declared = self.declared[direction]
         kind_by_part = kinds(declared)
         for name, size in sizes.items():
             if name not in declared:

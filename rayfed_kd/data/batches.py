@@ -140,10 +140,13 @@ class Public:
 
     Args:
         data: on the step's device.
-        share: which samples.
+        share: which samples, and whether their labels are known.
         order: epoch -> the stream that its order is drawn from.
         drawn: told of every batch's size.
         in_batches: items and the size of a batch -> the batches of a training pass over them.
+
+    Attributes:
+        labelled: whether labels are known.
     """
 
     def __init__(
@@ -154,17 +157,12 @@ class Public:
         drawn: Callable[[int], None],
         in_batches: Callable[[Tensor, int], Sequence[Tensor]],
     ) -> None:
-        self._data, self._share, self._order, self._drawn = data, share, order, drawn
+        self._data, self.labelled, self._order, self._drawn = data, share.labelled, order, drawn
         self._in_batches = in_batches
         self._places = torch.from_numpy(share.indices).to(data.place)
 
     def __len__(self) -> int:
         return len(self._places)
-
-    @property
-    def labelled(self) -> bool:
-        """Whether labels are known."""
-        return self._share.labelled
 
     def images(self, ids: Tensor, augmented: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """[n] ids -> [n, ...] float32, normalised; `augmented` changes the stored ones before that."""

@@ -6,7 +6,7 @@ logits = model(images)       # uint8 pixels, or floats in [0, 1]: [n, channels, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.recipe.registry import LOCATION, OF_PACKAGES
 from rayfed_kd.recipe.sample_shapes import Shape, TextShape, shape_of
 from rayfed_kd.recipe.strict import Closed, Named
+from rayfed_kd.setting.code_identity import texts
 from rayfed_kd.setting.modules.architectures import REGISTRIES
 from rayfed_kd.setting.modules.module_checks import check_module_size, checked_module
 
@@ -212,23 +213,13 @@ def load(
     named = description.architecture
     if architecture is not None and not isinstance(architecture, nn.Module):
         architecture = _made(architecture, description, named.options)
-    own = (text for text in _texts(named.model_dump()) if text.partition(":")[0] not in OF_PACKAGES)
+    own = (text for text in texts(named.model_dump()) if text.partition(":")[0] not in OF_PACKAGES)
     if architecture is None and (name := next(filter(LOCATION.fullmatch, own), None)):
         raise RecipeError(
             f"{path}: the model was made by {shortened(name)}, which is code that this file does not "
             f"hold; expected the object itself, as architecture={shortened(named.name.rpartition(':')[2])}"
         )
     return described_model(description, state, architecture)
-
-
-def _texts(written: Any) -> Iterator[str]:
-    """Every text in an architecture's name and options: that of `projected` has another's as `base`."""
-    if isinstance(written, str):
-        yield written
-    for part in (
-        written.values() if isinstance(written, dict) else written if isinstance(written, list) else ()
-    ):
-        yield from _texts(part)
 
 
 def _read(path: Path) -> tuple[ModelDescription, dict[str, Tensor]]:

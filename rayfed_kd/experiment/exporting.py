@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from rayfed_kd.cluster.engine.calls import PersonalCall
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.engine.personal import personal_model
+from rayfed_kd.cluster.engine.running import personal_model
 from rayfed_kd.cluster.server.checkpoints import Checkpointer
 from rayfed_kd.cluster.server.client_records import ClientRecord
 from rayfed_kd.errors import RecipeError, optional_package, shown
@@ -29,13 +29,7 @@ from rayfed_kd.experiment.exported_model import (
 )
 from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.files.folders import no_folder, writing
-from rayfed_kd.files.whole import (
-    atomic_write,
-    make_folder,
-    remove_unfinished,
-    tensors_written_aside,
-    written_aside,
-)
+from rayfed_kd.files.whole import atomic_write, make_folder, remove_unfinished, written_aside
 from rayfed_kd.models.base import blank
 from rayfed_kd.protocol import Completing, Evaluated, Personal
 from rayfed_kd.recipe.sample_shapes import shape_details
@@ -93,8 +87,7 @@ def export(
         for path in paths:
             remove_unfinished(path.parent, path.name)
         atomic_write(paths[1], f"{header}{RECIPE_MARK}{recipe}")  # first, as by it an export is known
-        with tensors_written_aside(paths[0]) as aside:
-            save_file(state, aside, metadata=metadata)
+        atomic_write(paths[0], save(state, metadata=metadata))
         if onnx:
             with written_aside(paths[2]) as aside:
                 _write_onnx(described_model(description, state), aside)

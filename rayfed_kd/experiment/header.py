@@ -99,7 +99,7 @@ def _privacy(privacy: PrivacyRecipe) -> str:
 def _models(setting: Setting) -> str:
     pool = setting.module_pool()
     texts = []
-    for name in setting.client_architectures:
+    for name in dict.fromkeys(setting.models_by_client):
         flat = pool.lend(name, pool.initial_vector(name))
         texts.append(f"{_architecture(setting, name)}, {flat.num_parameters:,} parameters")
     pool.take_back()

@@ -35,11 +35,6 @@ class SearchMetric:
         """A value with its unit."""
         return metric_text(self.name, value) + metric_unit(self.name)
 
-    @classmethod
-    def parse(cls, text: str) -> SearchMetric:
-        """The metric that `str` wrote, as amp/oca."""
-        return cls(*text.split("/", 1))
-
     def value(self, rows_by_model: Mapping[str, Mapping[str, Any]]) -> float | None:
         """The metric's value in an evaluation.
 

@@ -81,7 +81,7 @@ def run(
         method_location(resolved)
         if resolved.results.path is not None:
             check_unused(resolved.results.path)
-        return run_resolved(resolved, launcher, on_event, tell)
+        return run_resolved(resolved, launcher, on_event, tell, resume=False, restart=False)
 
 
 def resume(
@@ -176,13 +176,7 @@ def _resumed_recipe(folder: Path, overrides: Sequence[str], *, anyway: bool) -> 
 
 
 def run_resolved(
-    recipe: Recipe,
-    launcher: Launcher,
-    on_event: OnEvent,
-    tell: Tell,
-    *,
-    resume: bool = False,
-    restart: bool = False,
+    recipe: Recipe, launcher: Launcher, on_event: OnEvent, tell: Tell, *, resume: bool, restart: bool
 ) -> Result:
     """Prepare a recipe while its engine starts, and run it; arguments as in `run_prepared`."""
     teller = as_teller(tell)

@@ -65,7 +65,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 def written_aside(path: Path) -> Iterator[Path]:
     """Let the block write another file in the same folder, and rename it to `path` when the block ends.
 
-    For libraries that write to a path themselves, as Arrow, matplotlib and safetensors do. If the block
+    For libraries that write to a path themselves, as Arrow and matplotlib do. If the block
     raises, the unfinished file is removed and `path` is untouched.
 
     Args:
@@ -88,38 +88,6 @@ def written_aside(path: Path) -> Iterator[Path]:
         # BaseException, because Ctrl-C, too, must leave no unfinished file.
         aside.unlink(missing_ok=True)
         raise
-    flush_to_disk(path.parent)
-
-
-@contextmanager
-def tensors_written_aside(path: Path) -> Iterator[Path]:
-    """As `written_aside`, for safetensors: it writes a temporary file of its own beside the one it is given.
-
-    Both lie in an unfinished folder, so that a kill leaves nothing that `remove_unfinished` does not know.
-
-    Args:
-        path: the file to write; its folder exists.
-
-    Yields: a path without a file, in an empty folder.
-
-    Raises:
-        OSError: the disk does not take the file; safetensors wraps that in an error of its own.
-    """
-    from safetensors import SafetensorError
-
-    folder = _unfinished(path)
-    try:
-        folder.mkdir()
-        aside = folder / path.name
-        yield aside
-        # safetensors' files are their owner's alone; the folder has what the umask leaves.
-        aside.chmod(folder.stat().st_mode & 0o666)
-        flush_to_disk(aside)
-        aside.replace(path)
-    except SafetensorError as error:
-        raise OSError(f"{path}: {error}") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     flush_to_disk(path.parent)
 
 

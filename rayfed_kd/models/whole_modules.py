@@ -166,28 +166,18 @@ def _note(outputs: dict[str, tuple[Tensor, int]], path: str, _: nn.Module, __: A
     outputs[path] = output, output._version
 
 
-def has_features(module: nn.Module) -> bool:
-    """Whether a classifier's features are known: its own, or the input of its last linear layer."""
-    return isinstance(module, Classifier) or hasattr(module, HEAD)
-
-
 def head_of(module: nn.Module) -> nn.Module:
     """The last linear layer of a module that is no `Classifier`.
 
     Raises: RecipeError if there is none.
     """
     if not hasattr(module, HEAD):
-        raise no_features(module)
+        raise RecipeError(
+            f"a {type(module).__name__} has no features: its output is not that of a torch.nn.Linear; "
+            "expected a model that ends in one, or a rayfed_kd.models.base.Classifier",
+            path="model.name",
+        )
     return module.get_submodule(str(getattr(module, HEAD)))
-
-
-def no_features(module: nn.Module) -> RecipeError:
-    """What to say of a module without features."""
-    return RecipeError(
-        f"a {type(module).__name__} has no features: its output is not that of a torch.nn.Linear; expected a "
-        "model that ends in one, or a rayfed_kd.models.base.Classifier",
-        path="model.name",
-    )
 
 
 def classify(module: nn.Module, features: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, count, islice
 from typing import Any
 
@@ -46,14 +47,8 @@ class Context:
         share = self._data.public
         if share is None:
             raise MisuseError("no partition.public: a method that needs it says so, as public = 'samples'")
-        scope = ("public batches", *self._scope)
-        return Public(
-            self._data,
-            share,
-            lambda index: numpy_stream(self._seed, *scope, index),
-            self.count_drawn,
-            self.in_batches,
-        )
+        order = partial(numpy_stream, self._seed, "public batches", *self._scope)
+        return Public(self._data, share, order, self.count_drawn, self.in_batches)
 
     def in_batches(
         self, items: Tensor, size: int | None = None, *, every: bool = False

@@ -14,19 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Kind = Literal[
-    "weights",
-    "generator",
-    "discriminator",
-    "logits",
-    "features",
-    "prototypes",
-    "images",
-    "labels",
-    "ids",
-    "counts",
-    "scalars",
-]
+VectorKind = Literal["weights", "generator", "discriminator"]
+Kind = Literal[VectorKind, "logits", "features", "prototypes", "images", "labels", "ids", "counts", "scalars"]
 KINDS: tuple[str, ...] = get_args(Kind)
 UNIFORM = "uniform"  # no number of a reply, so that the option `weighting` can stand as `by`
 

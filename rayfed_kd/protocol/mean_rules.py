@@ -28,7 +28,6 @@ class MeanRule(Protocol):
     @property
     def sealed(self) -> bool:
         """Whether a method sees the replies through `applied` and `mean` only."""
-        ...
 
     def applied(
         self,
@@ -50,8 +49,6 @@ class MeanRule(Protocol):
                 method's architecture of the same length.
             part: the name of what is averaged; a rule that draws noise takes its stream by it.
         """
-        ...
 
     def mean(self, tensors: Sequence[Tensor], part: str = "") -> Tensor:
         """The mean of a part that is no vector of the server's, float32, added in float64."""
-        ...

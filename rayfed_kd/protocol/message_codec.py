@@ -19,19 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from rayfed_kd.errors import RunError
 from rayfed_kd.models.vectors import Layout
-from rayfed_kd.protocol.declaration import Kind
+from rayfed_kd.protocol.declaration import Kind, VectorKind
 from rayfed_kd.protocol.messages import Array
 from rayfed_kd.recipe.seeds import numpy_stream
 
 Direction = Literal["up", "down"]
 # Kinds of parts that are a model's vector, or the first or last layers of one.
-VECTORS: tuple[Kind, ...] = ("weights", "generator", "discriminator")
+VECTORS: tuple[Kind, ...] = get_args(VectorKind)
 # Kinds whose numbers may come out changed; classes, ids, counts and scalars must arrive as they are.
 INEXACT: tuple[Kind, ...] = (*VECTORS, "logits", "features", "prototypes")
 

@@ -62,7 +62,6 @@ class Handle(Protocol):
 
         Read-only, possibly shared memory: copy before computing.
         """
-        ...
 
     def own(self) -> Handle:
         """A handle on these arrays that may be kept: this one, unless it holds other clients' as well."""

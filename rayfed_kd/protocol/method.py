@@ -280,7 +280,6 @@ class Composing(Protocol):
                 model and the server's part.
             numbers: [n], those of a composite behind its parts', on the models' device.
         """
-        ...
 
 
 class Questions(Protocol):
@@ -291,7 +290,6 @@ class Questions(Protocol):
 
         Raises: RunError naming round and client if an answer is not finite.
         """
-        ...
 
 
 class Cohort(Protocol):
@@ -300,11 +298,9 @@ class Cohort(Protocol):
     @property
     def clients(self) -> Sequence[int]:
         """The cohort's ids, ascending."""
-        ...
 
     def broadcast(self, step: Step, message: Message) -> Replies:
         """Runs `step`, a bound method of the method, on every client with one message."""
-        ...
 
     def scatter(self, step: Step, messages: Mapping[int, Message], later: Later = None) -> Replies:
         """Runs `step` on the clients named, each with its own message.
@@ -312,7 +308,6 @@ class Cohort(Protocol):
         `later` gives the message of a client that the schedule asks in place of one that replied, as those
         without rounds do.
         """
-        ...
 
     def questions(
         self, step: Step, message: Message, *, answer: str, question: str | None = None
@@ -325,7 +320,6 @@ class Cohort(Protocol):
             answer: a part declared up as `Answers`; only rows asked for count as traffic.
             question: a part declared down, the ids asked about, 4 bytes each; None: clients know them.
         """
-        ...
 
 
 RECIPE_MODEL = "model"

@@ -91,11 +91,6 @@ class Setting:
         return self.architectures.builders
 
     @cached_property
-    def client_architectures(self) -> tuple[str, ...]:
-        """The clients' architectures by name, each once."""
-        return tuple(dict.fromkeys(self.models_by_client))
-
-    @cached_property
     def models_by_client(self) -> tuple[str, ...]:
         """[K] each client's architecture by name."""
         clients = len(self.partition.train)
@@ -128,7 +123,7 @@ class Setting:
     def notes(self) -> list[str]:
         """What the user should know before the first round, a sentence each."""
         late = never_begun(innermost(self.method).options, self.recipe.rounds)
-        ours = (late, self.groups.note, self._unreached, self._long_step)
+        ours = (late, self.groups.note, self._unreached(), self._long_step())
         return [*self.dataset.notes, *filter(None, [self.method_note, *ours])]
 
     @cached_property
@@ -137,7 +132,6 @@ class Setting:
         with blaming(f"method.name: check of {self.recipe.method.name}"):
             return str(self.method.check(self.server_context()) or "")
 
-    @property
     def _unreached(self) -> str:
         """A note on clients' parameters that weight decay alone changes; empty if there are none."""
         pairs = self.architectures.outcomes.items()
@@ -149,7 +143,6 @@ class Setting:
             "shrinks it all the same, where torch's optimisers skip it; requires_grad=False keeps it"
         )
 
-    @property
     def _long_step(self) -> str:
         """Said where a client's local training takes an hour or more on any machine: no round would end."""
         local, most = self.recipe.local, int(self.partition.sizes.max())

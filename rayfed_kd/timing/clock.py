@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from rayfed_kd.recipe.registry import annotated_options
+from rayfed_kd.recipe.strict import Strict
 from rayfed_kd.timing.devices import Devices
 
 
-class ClockOptions(BaseModel):
+class ClockOptions(Strict):
     """Base of every clock's options: the keys of a recipe's `clock` beside `name`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

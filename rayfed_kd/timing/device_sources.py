@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from rayfed_kd.errors import DataError, RecipeError, shortened
 from rayfed_kd.recipe.seeds import numpy_stream
+from rayfed_kd.recipe.strict import Strict
 from rayfed_kd.recipe.validation import validate
 from rayfed_kd.timing.devices import PERIOD, SPEEDS, Devices, Windows
 
@@ -23,13 +24,13 @@ LEAST_WINDOW_S, MOST_SECONDS = 1e-3, 1e9
 LEAST_MBIT_S, MOST_MBIT_S = 1e-6, 1e30
 
 
-class TraceRow(BaseModel):
+class TraceRow(Strict):
     """A row of a trace: a device, and an interval in which it is available.
 
     A column of a CSV file with a word in it is read as text throughout: the numbers there are numbers, too.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=False)
     client: int = Field(ge=0)
     seconds_per_sample: float = Field(ge=0, le=MOST_SECONDS)
     up_mbit_s: float = Field(ge=LEAST_MBIT_S, le=MOST_MBIT_S)
@@ -38,15 +39,11 @@ class TraceRow(BaseModel):
     from_s: float | None = Field(None, ge=0)
     until_s: float | None = Field(None, le=MOST_SECONDS)
 
-    @model_validator(mode="after")
-    def _check_interval(self) -> TraceRow:
+    def contradictions(self) -> Iterator[str]:
         start, end = self.from_s, self.until_s
         always = start is None and end is None
         if not always and (start is None or end is None or end - start < LEAST_WINDOW_S):
-            raise ValueError(
-                f"available from {start} until {end}; expected at least {LEAST_WINDOW_S:g} s, or both empty"
-            )
-        return self
+            yield f"available from {start} until {end}; expected at least {LEAST_WINDOW_S:g} s, or both empty"
 
 
 def draw_devices(medians: Devices, seed: int, compute_sigma: float, bandwidth_sigma: float) -> Devices:

@@ -15,18 +15,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from rayfed_kd.errors import RunError
 from rayfed_kd.recipe.registry import annotated_options
 from rayfed_kd.recipe.seeds import numpy_stream
+from rayfed_kd.recipe.strict import Strict
 from rayfed_kd.timing.update_rule import UpdateRule
 
 
-class ScheduleOptions(BaseModel):
+class ScheduleOptions(Strict):
     """Base of every schedule's options: the keys of a recipe's `schedule` beside `name`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.timing.schedule import Progress, Schedule, ScheduleFacts, ScheduleOptions
@@ -45,12 +45,11 @@ class QuorumOptions(LateOptions):
         0.0, ge=0, le=1e6, description="clients asked beyond the cohort, as a share of it"
     )
 
-    @model_validator(mode="after")
-    def _fitting(self) -> QuorumOptions:
-        idle = "" if isinstance(self.staleness, Constant) else "staleness"
-        if self.late == "drop" and (idle := idle or ("update" if self.update == "model" else "")):
-            raise ValueError(f"{idle} belongs to late: next_round; with drop no reply is late")
-        return self
+    def contradictions(self) -> Iterator[str]:
+        unused = {"staleness": not isinstance(self.staleness, Constant), "update": self.update == "model"}
+        for name, given in unused.items():
+            if given and self.late == "drop":
+                yield f"{name} belongs to late: next_round; with drop no reply is late"
 
 
 class Quorum(Schedule):

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from numbers import Real
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.registry import Registry, in_modules
-from rayfed_kd.recipe.strict import Named
+from rayfed_kd.recipe.strict import Named, Strict
 from rayfed_kd.recipe.validation import validate
 
 RULES = "constant:Constant polynomial:Polynomial hinge:Hinge threshold:Threshold exponential:Exponential"
@@ -19,14 +19,12 @@ STALENESS_RULES = Registry(in_modules("rayfed_kd.timing", staleness=RULES), "ray
 PATH = "schedule.staleness"
 
 
-class StalenessRule(BaseModel, ABC):
+class StalenessRule(Strict, ABC):
     """The weight of a reply by its staleness, s(tau). The fields of a subclass are its options in a recipe.
 
     The staleness tau of a reply is the number of server updates between the message that it answers and
     its use. A recipe names a rule under `schedule.staleness`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @abstractmethod
     def weight(self, tau: int) -> float:

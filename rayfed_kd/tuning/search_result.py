@@ -175,7 +175,7 @@ def read_search_result(path: Path) -> SearchResult:
     """
     folder = SearchFolder(path)
     settings = folder.settings()
-    metric = SearchMetric.parse(settings.metric)
+    metric = SearchMetric(*settings.metric.split("/", 1))
     space = parse_space({"space": settings.space}, str(path / SEARCH_FILE))
     rows = _trial_results(folder, metric)
     return SearchResult(path, rows, space, metric, load_recipe(settings.recipe), settings.summary)

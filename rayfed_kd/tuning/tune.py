@@ -153,9 +153,9 @@ def _search_on_ray(
     on_event: OnEvent | None = None,
 ) -> None:
     from rayfed_kd.cluster.ray_backend.machines import ray_nodes
+    from rayfed_kd.cluster.ray_backend.placement import runs_at_a_time
     from rayfed_kd.cluster.ray_backend.resources import divided
     from rayfed_kd.cluster.ray_backend.session import RaySession
-    from rayfed_kd.cluster.ray_backend.simultaneous_runs import runs_at_a_time
     from rayfed_kd.tuning.ray_tune import run_trials
     from rayfed_kd.tuning.trial import TrialRun
 

@@ -3,10 +3,8 @@
 import ast
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from paths import ROOT
-from safetensors.numpy import load_file, save_file
 
 from rayfed_kd.files.folders import file_name, locked_folder, new_folder
 from rayfed_kd.files.whole import (
@@ -14,7 +12,6 @@ from rayfed_kd.files.whole import (
     empty_folder,
     folder_written_aside,
     remove_unfinished,
-    tensors_written_aside,
     write_json,
     written_aside,
 )
@@ -168,17 +165,3 @@ def test_hundred_runs_that_begin_at_once_get_a_hundred_folders(tmp_path):
     numbered = {f"fedavg-digits-{place}" for place in range(2, 101)}
     assert {folder.name for folder in folders} == {"fedavg-digits", *numbered}
     assert all(folder.is_dir() for folder in folders)
-
-
-def test_tensors_file_is_as_readable_as_others_and_nothing_is_left_of_a_killed_write(tmp_path):
-    """safetensors writes a temporary file of its own beside its path, with the owner's rights alone."""
-    atomic_write(tmp_path / "plain", "x")
-    with tensors_written_aside(tmp_path / "a.safetensors") as aside:
-        save_file({"w": np.ones(3)}, aside)
-    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
-    assert modes == dict.fromkeys(("plain", "a.safetensors"), modes["plain"])
-    assert load_file(tmp_path / "a.safetensors")["w"].tolist() == [1, 1, 1]
-    killed = tensors_written_aside(tmp_path / "b.safetensors")
-    (killed.__enter__().parent / ".tmpAb12Cd").touch()
-    remove_unfinished(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"plain", "a.safetensors"}

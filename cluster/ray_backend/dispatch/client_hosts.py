@@ -39,11 +39,7 @@ class ClientHosts:
     """
 
     def __init__(
-        self,
-        actors: Sequence[Any],
-        blueprint: Any,
-        plan: Plan,
-        tell: Callable[[str], None] = lambda line: None,
+        self, actors: Sequence[Any], blueprint: Any, plan: Plan, tell: Callable[[str], None]
     ) -> None:
         self.pinned, self._tell = plan.pinned, tell
         self.actors, self._blueprint, self._plan = actors, blueprint, plan

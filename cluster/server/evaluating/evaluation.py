@@ -128,6 +128,7 @@ class Evaluator:
         # Without the clients that have no test samples: accuracies are divided by these counts.
         tested = np.flatnonzero(sizes)
         self._counts = dict(zip(tested.tolist(), sizes[tested].tolist(), strict=True))
+        self._starts = np.cumsum([0, *self._counts.values()])[:-1]
         self._lengths = {"official": official, "local": len(setting.tested.indices)}
         self._own_split = setting.recipe.partition.test
         self._own_counts = dict.fromkeys(drawn, official) if self._own_split == "official" else self._counts
@@ -192,7 +193,11 @@ class Evaluator:
         self, round_index: int, name: str, by_split: Mapping[str, Sequence[EvaluationResult]]
     ) -> tuple[Rows, dict[str, Any]]:
         """A shared model's rows of the table `clients`, and its row of `metrics`."""
-        correct, not_finite = self._by_client(by_split["local"])
+        # A stretch may end inside a client's part, so stretches are joined before they are counted by client.
+        pooled, finite, _ = _joined(by_split["local"])
+        right = np.add.reduceat(pooled.astype(int), self._starts).tolist()
+        correct = dict(zip(self._counts, right, strict=True))
+        not_finite = int((~np.logical_and.reduceat(finite, self._starts)).sum())
         rows, row = _outcome(round_index, name, self._counts, correct)
         official, finite, loss_sum = _joined(by_split["official"])
         if not finite.all():  # one model of all
@@ -227,21 +232,6 @@ class Evaluator:
                 )
                 started[name, split] = [self._engine.evaluate(call) for call in calls]
         return started
-
-    def _by_client(self, results: Sequence[EvaluationResult]) -> tuple[dict[int, int], int]:
-        """A shared model's correct predictions on each client's test part, and for how many it has none.
-
-        Args:
-            results: of stretches, in client order.
-        """
-        # A stretch may end inside a client's part, so stretches are joined before they are counted by client.
-        pooled, finite, _ = _joined(results)
-        correct, not_finite, start = {}, 0, 0
-        for client, count in self._counts.items():
-            correct[client] = int(pooled[start : start + count].sum())
-            not_finite += not finite[start : start + count].all()
-            start += count
-        return correct, not_finite
 
 
 def _outcome(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow
+import torch
 from pydantic import Field
 
-from rayfed_kd.protocol import Array, Codec, CodecError, Coded, Kind, TravellingPart
+from rayfed_kd.protocol import Array, Codec, CodecError, Coded, Kind, TravellingPart, to_tensor
 from rayfed_kd.protocol.message_codec import VECTORS, floats
 
 
@@ -59,7 +60,7 @@ class Zstd(Codec):
         return np.frombuffer(plain, dtype).reshape(part.shape)
 
 
-LARGEST = {"fp16": 65504.0, "bf16": float(np.uint32(0x7F7F0000).view(np.float32))}
+TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Cast(Codec):
@@ -72,23 +73,13 @@ class Cast(Codec):
         self.to = to
 
     def encode(self, array: Array, part: TravellingPart) -> Coded:
-        rounded, beyond = self._rounded(floats(array))
-        if beyond:
-            raise CodecError(f"{beyond} of {array.size} numbers are beyond {self.to}'s {LARGEST[self.to]:g}")
-        return Coded(rounded)
+        rounded = to_tensor(floats(array)).to(TYPES[self.to])
+        if beyond := int(torch.isinf(rounded).sum()):
+            largest = torch.finfo(rounded.dtype).max
+            raise CodecError(f"{beyond} of {array.size} numbers are beyond {self.to}'s {largest:g}")
+        return Coded((rounded if self.to == "fp16" else rounded.view(torch.uint16)).numpy())
 
     def decode(self, coded: Coded, part: TravellingPart) -> Array:
         if self.to == "fp16":
             return coded.array.astype(np.float32)
         return np.asarray((coded.array.astype(np.uint32) << 16).view(np.float32))
-
-    def _rounded(self, numbers: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[Array, int]:
-        """The numbers in 16 bits, and how many of them are infinite there."""
-        if self.to == "fp16":
-            with np.errstate(over="ignore"):
-                half = numbers.astype(np.float16)
-            return half, int(np.isinf(half).sum())
-        bits = np.ascontiguousarray(numbers).view(np.uint32)
-        # Half of the last place that stays, less one where that place is even: carries round to the nearest.
-        upper = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-        return upper, int((upper & 0x7FFF == 0x7F80).sum())

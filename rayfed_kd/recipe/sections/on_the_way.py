@@ -92,8 +92,6 @@ class PrivacyRecipe(Strict):
 
         if self.adaptive is not None and self.clip is None:
             yield "adaptive needs clip, the bound of the first round, as clip: 0.1"
-        if self.adaptive is not None and self.adaptive.count_noise and not self.noise_multiplier:
-            yield "adaptive.count_noise is a part of the noise of noise_multiplier, which is 0"
 
 
 class AttackRecipe(Strict):

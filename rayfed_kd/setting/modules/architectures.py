@@ -94,7 +94,7 @@ class Architectures:
 
     @cached_property
     def _named(self) -> dict[str, tuple[Architecture, str]]:
-        """Architecture name -> what it is, and where the recipe says so."""
+        """Architecture name -> what it is, and where the recipe says so; equal ones of clients are one."""
         shared = self._recipe.shared_model
         model = Architecture("classifier", shared.name, shared.options)
         wanted = {"model": (model, "model")}
@@ -103,19 +103,12 @@ class Architectures:
             if architecture.name == RECIPE_MODEL:
                 named = replace(architecture, name=model.name, options=model.options)
             wanted[name] = (named, f"method.{name}")
-        return wanted | self._own_models()
-
-    def _own_models(self) -> dict[str, tuple[Architecture, str]]:
-        """Clients' own architectures, by a name that says what they are: equal ones are one."""
         listed = self._recipe.client_models
-        if listed is None:
-            return {}
-        architectures = {}
-        for place, model in enumerate(listed.members):
-            named = Architecture("classifier", model.name, model.options)
-            architectures[_own_name(model, self._recipe.shared_model)] = (named, listed.path(place))
-        architectures.pop("model", None)  # clients with the recipe's own model share its architecture
-        return architectures
+        for place, own in enumerate(listed.members if listed else ()):
+            name = _own_name(own, shared)
+            if listed and name != "model":  # clients with the recipe's own model share its architecture
+                wanted[name] = (Architecture("classifier", own.name, own.options), listed.path(place))
+        return wanted
 
     def _builder(self, architecture: Architecture, path: str) -> Callable[[], nn.Module]:
         key, beside = name_key(path), self._keys_of_method(path)

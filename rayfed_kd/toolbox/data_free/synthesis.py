@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -49,25 +49,12 @@ class SynthesisOptions(MethodOptions):
     optimizer: StudentOptimizer = StudentOptimizer()
 
 
-class Teachers:
-    """Frozen models, one after another: on a CPU grouped convolutions are slower than plain ones.
-
-    Args:
-        models: at least one, each a module of its own.
-    """
-
-    def __init__(self, models: Sequence[FlatModule]) -> None:
-        self._models = list(models)
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def __iter__(self) -> Iterator[FlatModule]:
-        return iter(self._models)
+class Teachers(list[FlatModule]):
+    """Frozen models, at least one, one after another: grouped convolutions are slower on a CPU."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits, [K, batch, C]; gradient reaches the images."""
-        return torch.stack([model(images) for model in self._models])
+        return torch.stack([model(images) for model in self])
 
     def with_gap(self, images: Tensor, over: Literal["mean", "sum"] = "mean") -> tuple[Tensor, Tensor]:
         """Logits, and how far the batch is from the teachers' real images.
@@ -88,7 +75,7 @@ class Teachers:
             variance, mean = torch.var_mean(hidden, dim=1, correction=0)
             gaps.append((layer.running_var - variance).norm() + (layer.running_mean - mean).norm())
 
-        layers = [part for model in self._models for part in model.submodules if isinstance(part, _BatchNorm)]
+        layers = [part for model in self for part in model.submodules if isinstance(part, _BatchNorm)]
         hooks = [layer.register_forward_pre_hook(compare) for layer in layers if layer.track_running_stats]
         try:
             logits = self(images)

@@ -48,7 +48,7 @@ def built(loop, monkeypatch):
 
         monkeypatch.setattr(ray, "kill", kill)
         plan = Plan(len(actors), False, 1, ResourceRecipe(), ResourceRecipe())
-        hosts = ClientHosts(actors, None, plan)
+        hosts = ClientHosts(actors, None, plan, print)
         loop.run_until_complete(build_all())
         return hosts
 

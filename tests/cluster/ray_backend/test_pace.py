@@ -26,7 +26,7 @@ def job(number, client):
 
 
 def queue(sizes=SIZES, kinds=(), drop=lambda job: None):
-    hosts = ClientHosts(range(1), None, Plan(1, False, 1, ResourceRecipe(), ResourceRecipe()))
+    hosts = ClientHosts(range(1), None, Plan(1, False, 1, ResourceRecipe(), ResourceRecipe()), print)
     hosts.building.clear()
     return JobQueue(hosts, sizes, kinds, drop), hosts
 

@@ -269,7 +269,7 @@ def test_failed_write_leaves_no_trace_and_the_next_checkpoint_is_whole(begun, tm
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rayfed_kd.cluster.server.checkpoints.save_file", full)
+        patch.setattr("rayfed_kd.cluster.server.checkpoints.save", full)
         with pytest.raises(OSError, match="No space left"):
             world.save()
     assert {path: path.read_bytes() for path in (tmp_path / "checkpoints").glob("*")} == before

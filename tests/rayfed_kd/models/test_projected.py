@@ -258,9 +258,7 @@ def test_a_common_length_is_for_a_list_as_well():
     listed = {"models": [{"name": "lenet5"}, {"name": "mlp"}], "features": 12}
     recipe = {**SMALL, "client_models": listed}
     setting = prepare(recipe).setting
-    assert {setting.builders[name]().feature_size for name in ("model", *setting.client_architectures)} == {
-        12
-    }
+    assert {setting.builders[name]().feature_size for name in ("model", *setting.models_by_client)} == {12}
     with pytest.raises(
         RecipeError, match=r"features have lengths.* client_models\.features=N projects all to N"
     ):

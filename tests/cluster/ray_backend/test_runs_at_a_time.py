@@ -2,9 +2,9 @@
 
 import pytest
 
+from rayfed_kd.cluster.ray_backend.placement import rooms, runs_at_a_time
 from rayfed_kd.cluster.ray_backend.resources import Node
 from rayfed_kd.cluster.ray_backend.session import run_together
-from rayfed_kd.cluster.ray_backend.simultaneous_runs import rooms, runs_at_a_time
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.loading import load_recipe
 
