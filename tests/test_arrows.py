@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import loaded_after
 from paths import ROOT
 
 MOST_ENTRIES = 20
@@ -37,19 +38,14 @@ def test_no_folder_has_more_entries_than_one_looks_over(package):
             assert len(entries) <= MOST_ENTRIES, folder
 
 
-def loaded_after(code):
-    script = f"{code}\nimport sys\nprint([m for m in ('torch', 'ray') if m in sys.modules])"
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-
-
 def test_importing_the_package_loads_neither_torch_nor_ray():
-    assert loaded_after("import rayfed_kd, rayfed_kd.algorithms").strip() == "[]"
+    assert loaded_after("import rayfed_kd, rayfed_kd.algorithms", "torch", "ray") == []
 
 
 def test_help_loads_neither_torch_nor_ray():
     code = "from click.testing import CliRunner\nfrom rayfed_kd.cli.main import commands"
     code += "\nassert CliRunner().invoke(commands, ['run', '--help']).exit_code == 0"
-    assert loaded_after(code).strip() == "[]"
+    assert loaded_after(code, "torch", "ray") == []
 
 
 def test_help_answers_at_once():
@@ -60,4 +56,4 @@ def test_help_answers_at_once():
 
 
 def test_importing_methods_loads_no_ray():
-    assert "ray" not in loaded_after("import rayfed_kd.algorithms.fedavg, rayfed_kd.algorithms.fedkf")
+    assert loaded_after("import rayfed_kd.algorithms.fedavg, rayfed_kd.algorithms.fedkf", "ray") == []

@@ -20,9 +20,9 @@ feddisco fedftg fedgems fedgen fedgh fedgkd fedgkt fedict fedkd fedkf fedktl fed
 fedproto fedprox fedrep fedtgp fml kdia lg_fedavg moon pfedsd qffl standalone
 """
 # Ceiling today, aim.
-CEILINGS = {PACKAGE: (30_922, 26_000), ("cluster",): (4_625, 4_100), ("tests",): (35_045, 30_000)}
+CEILINGS = {PACKAGE: (30_860, 26_000), ("cluster",): (4_595, 4_100), ("tests",): (34_750, 30_000)}
 # Of a round, by `round_path.py`: files, functions, their code lines, code lines of the files; FedProx's aim.
-PATHS = {"fedprox": (48, 335, 1_760, 4_460), "fedkf": (53, 385, 1_970, 4_870)}
+PATHS = {"fedprox": (48, 335, 1_755, 4_450), "fedkf": (53, 382, 1_960, 4_860)}
 AIM = (36, 200, 1_100, 3_300)
 
 

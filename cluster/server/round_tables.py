@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Protocol
@@ -83,13 +83,15 @@ class RoundWriter:
         """
         if self._writing is None:
             return True
-        wait([self._writing], timeout_s)
-        if not self._writing.done():
+        try:
+            self._writing.result(timeout_s)
+        except TimeoutError:
+            if self._writing.done():
+                raise  # of the record: a network share's is one as well
             self._given_up = True
             if self._evaluation is not None:
                 self._evaluation.give_up()  # the process cannot end while the thread waits
             return False
-        self._writing.result()
         self._writing = None
         return True
 

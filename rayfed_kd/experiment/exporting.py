@@ -43,6 +43,7 @@ from rayfed_kd.setting.modules.module_checks import drawn_samples
 from rayfed_kd.setting.setting import Setting
 
 RECIPE_MARK = "# of the run with this recipe:\n"
+BEHIND = "behind each client's own first layers"
 ENDINGS = (".safetensors", ".yaml", ".onnx")
 NEEDED_BY_ONNX = ("onnx", "onnxscript")  # torch.onnx imports them, and torch does not install them
 
@@ -126,10 +127,6 @@ def read_model(
             hint=nearest_model(model, models),
         )
     chosen = models[model]
-    if isinstance(chosen, Completing):
-        raise RecipeError(
-            f"{model} is evaluated behind each client's own first layers; expected another model"
-        )
     if isinstance(chosen, Personal):
         clients = len(setting.partition.train)
         if client is None or not 0 <= client < clients:
@@ -140,12 +137,14 @@ def read_model(
         record = snapshot.records.get(client, ClientRecord())
         chosen = personal_model(host, PersonalCall(client, record.state, record.version, "local"))
     elif client is not None:
-        raise RecipeError(f"client {client}: {model} is one model for all; expected no client")
+        what = f"{BEHIND}, and that part alone is written" if isinstance(chosen, Completing) else "for all"
+        raise RecipeError(f"client {client}: {model} is one model {what}; expected no client")
     evaluated = Evaluated.of(chosen)
     if evaluated.is_composite:
         raise RecipeError(f"{model} is several models that predict together; expected a name of one alone")
     module = setting.module_pool().lend(evaluated.architecture, evaluated.vector).module
     whom = model if client is None else f"{model}, client {client}"
+    whom += f", the part {BEHIND}" * isinstance(chosen, Completing)
     description = _description(setting, evaluated.architecture, f"{whom}, round {snapshot.round}")
     # safetensors takes neither tensors that share memory, as views of a flat vector do, nor other orders of
     # elements, as channels-last convolutions have.

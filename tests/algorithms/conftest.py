@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from runs import reply_of, run_in_process, simulation_of, states_of
+from runs import ended, reply_of, run_in_process, states_of
 from small_recipes import FIVE_CLIENTS as SMALL
 
 from rayfed_kd.cluster.engine.calls import Held
@@ -108,12 +108,7 @@ def made_replies():
 def client_states():
     """(recipe, *overrides) -> every client's state after a local run, by client."""
 
-    def states(recipe, *overrides):
-        simulation = simulation_of(recipe, *overrides)
-        simulation.run()
-        return list(states_of(simulation).values())
-
-    return states
+    return lambda *words: list(states_of(ended(*words)).values())
 
 
 @pytest.fixture

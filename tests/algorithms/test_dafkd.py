@@ -33,9 +33,8 @@ SMALL = {
 }
 
 
-def run(*overrides, method=None):
-    recipe = SMALL if method is None else {**SMALL, "method": method}
-    return run_in_process(recipe, *overrides)
+def run(*overrides):
+    return run_in_process(SMALL, *overrides)
 
 
 def simulation(*overrides):
@@ -64,7 +63,7 @@ def test_weighting_of_both_means(weighting):
 def test_nothing_distilled_and_no_adversary_is_uniform_fedavg_bit_for_bit():
     changes = ("method.adversarial=false", "method.correlation=false", "method.distill_epochs=0")
     ours = run(*changes)
-    plain = run(method={"name": "fedavg", "weighting": "uniform"})
+    plain = run("method={name: fedavg, weighting: uniform}")
     assert np.array_equal(ours.models["global"], plain.models["global"])
 
 

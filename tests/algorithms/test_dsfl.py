@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from runs import run_in_process
+from runs import reply_of, run_in_process
 from small_recipes import FEDGEMS_TABLE_4, MADE_UP, UNLABELLED
 
 from rayfed_kd.algorithms.dsfl import DSFL, Options
 from rayfed_kd.models.vectors import weighted_mean
-from rayfed_kd.protocol import Message, Replies, Reply
+from rayfed_kd.protocol import Message, Replies
 from rayfed_kd.toolbox.losses import soft_cross_entropy
 
 SMALL = {**MADE_UP, "method": {"name": "dsfl"}, "partition": UNLABELLED}
@@ -22,12 +22,7 @@ def run(*overrides, recipe=SMALL):
 
 def told(rows):
     """Replies of clients 0, 1, ...: [K, N0, C]."""
-    made = []
-    for client, row in enumerate(rows):
-        one = Reply(probabilities=torch.as_tensor(row, dtype=torch.float32))
-        one.client = client
-        made.append(one)
-    return Replies(made)
+    return Replies([reply_of(client, probabilities=row) for client, row in enumerate(rows)])
 
 
 def entropy(labels):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from contexts import client_context
-from runs import simulation_of, states_of
+from runs import batches_counted, ended, simulation_of, states_of
 from small_recipes import LAYERED
 from torch import nn
 from torch.nn import functional as F
@@ -174,8 +174,7 @@ def test_three_rounds_are_algorithm_1_written_in_plain_torch(options, plain):
 def test_uploads_of_m1_at_32x32_are_the_published_sizes():
     """Per sample H_1 2,048 floats; H_6 10, H_5 16, H_4 32, H_3 512; labels 8 bytes. Z0 1: 6, 5, 4, 3, 3."""
     data = "data={name: synthetic, samples: 25, classes: 10, shape: [3, 32, 32]}"
-    simulated = simulation(data, "rounds=5", "sampling={fraction: 1.0}", "local.epochs=1")
-    simulated.run()
+    simulated = ended(SMALL, data, "rounds=5", "sampling={fraction: 1.0}", "local.epochs=1")
     samples = int(simulated.setting.partition.sizes.sum())
     heads = [0, 170, 170 + 528, 170 + 528 + 16_416, 170 + 528 + 16_416]
     for record, deep, head in zip(simulated.recorder, [10, 16, 32, 512, 512], heads, strict=True):
@@ -195,8 +194,7 @@ def test_uploads_of_m1_at_32x32_are_the_published_sizes():
 def test_h_1_travels_once_where_it_is_the_distillation_layer():
     data = "data={name: synthetic, samples: 25, classes: 10, shape: [3, 32, 32]}"
     method = "method={name: fedd2s, dropping: [C2, C3, F1, F2, F3], at_once: true}"
-    simulated = simulation(data, method, "sampling={fraction: 1.0}", "local.epochs=1")
-    simulated.run()
+    simulated = ended(SMALL, data, method, "sampling={fraction: 1.0}", "local.epochs=1")
     rows = simulated.recorder[0].tables["messages"]
     up = sum(row["bytes"] for row in rows if (row["direction"], row["kind"]) == ("up", "features"))
     assert up == int(simulated.setting.partition.sizes.sum()) * 4 * 2048
@@ -204,8 +202,7 @@ def test_h_1_travels_once_where_it_is_the_distillation_layer():
 
 def test_squared_error_sends_outputs_of_the_layer_down_and_no_head():
     data = "data={name: synthetic, samples: 25, classes: 10, shape: [3, 32, 32]}"
-    simulated = simulation(data, "method={name: fedd2s, mechanism: mse, at_once: true}", "local.epochs=1")
-    simulated.run()
+    simulated = ended(SMALL, data, "method={name: fedd2s, mechanism: mse, at_once: true}", "local.epochs=1")
     down = [row for row in simulated.recorder[0].tables["messages"] if row["direction"] == "down"]
     sizes = simulated.setting.partition.sizes
     assert {row["client"]: row["bytes"] for row in down if row["kind"] == "features"} == {
@@ -249,22 +246,9 @@ def test_client_without_imitation_is_standalone_bit_for_bit(participation):
 
 
 def test_passes_are_half_of_the_epochs_unless_given():
-    for epochs, passes, expected in (
-        (4, "null", 2),
-        (5, "null", 3),
-        (1, "null", 1),
-        (4, "3", 3),
-    ):
+    for epochs, passes, expected in ((4, "null", 2), (5, "null", 3), (1, "null", 1), (4, "3", 3)):
         simulated = simulation(f"local.epochs={epochs}", f"method.passes={passes}", "sampling={count: 1}")
-        logged = []
-        submit = simulated.engine.submit
-
-        def counted(calls, summed_sizes=(), submit=submit, logged=logged):
-            futures = submit(calls, summed_sizes)
-            logged.extend(future.result().facts.logged.get("ce", (0, 0))[1] for future in futures)
-            return futures
-
-        simulated.engine.submit = counted
+        logged = batches_counted(simulated)
         simulated.run()
         (client,) = simulated.run_state.records
         batches = -(-int(simulated.setting.partition.sizes[client]) // 16)

@@ -56,10 +56,6 @@ class Asked:
         return self.answers[:, ids]
 
 
-def losses(result):
-    return [dict(row["logged"]) for row in result.tables["rounds"].to_pylist()]
-
-
 def test_weights_among_clients_that_are_right():
     """H(.9, .1) = .3250829734, H(.6, .4) = .6730116670: softmax of 3.0761377, 1.4858583 is .8307, .1693."""
     logits = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]).log()[:, None]
@@ -206,7 +202,7 @@ def test_epsilon_one_trains_clients_on_labels_alone(control):
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_only_what_is_asked_for_is_counted():
+def test_only_what_is_asked_for_is_counted(losses):
     """S3's samples: 12 bytes of logits up and 4 of ids down, a client each; L_s on all samples goes down."""
     result = run("rounds=4", "method.server_optimizer.lr=0.02", "data.signal=0.2")
     rows, logged = result.tables["rounds"].to_pylist(), losses(result)
@@ -307,7 +303,7 @@ def test_augmentation_changes_what_is_trained_on_and_not_what_is_evaluated():
     assert not torch.allclose(judged, modes["train"], rtol=1e-2, atol=1e-2)
 
 
-def test_clients_train_on_augmented_public_images():
+def test_clients_train_on_augmented_public_images(losses):
     plain, augmented = (run(f"method.public_augment={name}", "rounds=1") for name in ("none", "crop_flip"))
     assert losses(plain)[0]["kl"] != losses(augmented)[0]["kl"]
 

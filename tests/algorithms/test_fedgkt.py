@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from contexts import client_context
-from runs import simulation_of, states_of
+from runs import ended, simulation_of, states_of
 from safetensors.torch import load_file
 from small_recipes import LAYERED, refused
 from torch import nn
@@ -41,9 +41,7 @@ RESNETS = {
 
 
 def ran(*overrides, recipe=SMALL):
-    found = simulation_of(recipe, *overrides)
-    found.run()
-    return found
+    return ended(recipe, *overrides)
 
 
 def bytes_by_kind(record):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from runs import simulation_of, states_of
+from runs import ended, states_of
 from small_recipes import LAYERED
 
 from rayfed_kd.algorithms.fedict import FedICT, Options
@@ -27,9 +27,7 @@ class Sampled:
 
 
 def ran(*overrides):
-    found = simulation_of(SMALL, *overrides)
-    found.run()
-    return found
+    return ended(SMALL, *overrides)
 
 
 def fpkd(**options):

@@ -178,14 +178,18 @@ def test_who_is_too_late_with_its_first_training_stays_new(name):
     assert list(simulation.servers[0].started) == list(states_of(simulation))
 
 
+NO_LABELS = "partition.public={count: 9, labels: false}"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (["method.consensus=probabilities"], "consensus: probabilities has no logits for digest: mae_logits"),
+        (["method.aggregation=krum"], "needs 5 clients a round or more"),
         (
-            ["method.consensus=probabilities"],
-            r"consensus: probabilities has no logits for digest: mae_logits",
+            ["method.digest=ce_kl", "method.pretrain_public=0", NO_LABELS],
+            "fedmd needs the labels of public samples with these options",
         ),
-        (["method.aggregation=krum"], r"needs 5 clients a round or more"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):
@@ -194,8 +198,7 @@ def test_what_does_not_fit_is_refused_before_the_first_round(changes, message):
 
 
 def test_unlabelled_public_samples_do_without_the_first_training():
-    unlabelled = "partition.public={count: 9, labels: false}"
-    assert prepare(SMALL, [unlabelled, "method.pretrain_public=0"]).recipe
+    assert prepare(SMALL, [NO_LABELS, "method.pretrain_public=0"]).recipe
 
 
 def test_robust_consensus_ignores_a_liar():
@@ -220,16 +223,6 @@ def test_digest_with_labels_is_cross_entropy_and_t_squared_kl():
 def test_a_round_of_digest_with_labels_runs_on_the_rounds_public_samples():
     result = run("method.digest=ce_kl", "method.pretrain_public=0", "method.public_samples=7", "rounds=1")
     assert dict(result.tables["rounds"].to_pylist()[0]["logged"])["digest"] > 0
-
-
-def test_digest_with_labels_needs_them():
-    changes = [
-        "method.digest=ce_kl",
-        "method.pretrain_public=0",
-        "partition.public={count: 9, labels: false}",
-    ]
-    with pytest.raises(RecipeError, match="fedmd needs the labels of public samples with these options"):
-        prepare(SMALL, changes)
 
 
 def test_controls_are_labels_alone_a_uniform_teacher_and_the_exchange_without_labels():

@@ -62,8 +62,10 @@ def test_two_steps_on_quadratics_by_hand(mu, trained, mean, bench, monkeypatch, 
     assert after.weights.item() == pytest.approx(mean, abs=1e-7)
 
 
-def test_mu_zero_is_fedavg_bit_for_bit(train):
-    prox, plain = train({"name": "fedprox", "mu": 0.0}), train({"name": "fedavg"})
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_mu_zero_is_fedavg_bit_for_bit(weighting, train):
+    method = {"name": "fedprox", "mu": 0.0, "weighting": weighting}
+    prox, plain = train(method), train({"name": "fedavg", "weighting": weighting})
     assert torch.equal(prox["global"], plain["global"])
 
 
@@ -93,9 +95,3 @@ def test_term_is_half_mu_times_the_squared_distance_over_parameters_alone(bench)
     assert distance.item() == pytest.approx(flat.num_parameters, rel=1e-5)
     distance.backward()
     torch.testing.assert_close(flat.gradients, torch.full_like(flat.gradients, 2.0))
-
-
-def test_uniform_weighting_is_uniform_fedavg(train):
-    prox = train({"name": "fedprox", "mu": 0.0, "weighting": "uniform"})
-    plain = train({"name": "fedavg", "weighting": "uniform"})
-    assert torch.equal(prox["global"], plain["global"])

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from runs import reply_of, run_in_process, simulation_of
+from runs import batches_counted, reply_of, run_in_process, simulation_of
 from small_recipes import FIVE_CLIENTS, refused
 
 import rayfed_kd
@@ -29,9 +29,8 @@ SMALL = {
 NOTHING_TAUGHT = ("method.lambda_kd=0", "method.lambda_gen=0")
 
 
-def run(*overrides, method=None):
-    recipe = SMALL if method is None else {**SMALL, "method": method}
-    return run_in_process(recipe, *overrides)
+def run(*overrides):
+    return run_in_process(SMALL, *overrides)
 
 
 def simulation(*overrides):
@@ -88,7 +87,7 @@ def test_rounds_of_the_teacher_count_from_0_by_hand(monkeypatch):
 
 
 def test_without_its_two_terms_the_student_is_fedavg_bit_for_bit():
-    plain = run(method={"name": "fedavg"})
+    plain = run("method={name: fedavg}")
     student = run(*NOTHING_TAUGHT)
     assert np.array_equal(student.models["student"], plain.models["global"])
 
@@ -113,15 +112,7 @@ def test_every_batch_is_trained_on_and_drop_last_leaves_short_ones_out():
         (("method.drop_last=true",), lambda n: max(n // 16, 1)),
     ):
         sim = simulation("rounds=1", "sampling.fraction=1.0", *overrides)
-        counted = []
-        original = sim.engine.submit
-
-        def submit(calls, summed_sizes=(), original=original, counted=counted):
-            futures = original(calls, summed_sizes)
-            counted.extend(future.result().facts.logged["ce"][1] for future in futures)
-            return futures
-
-        sim.engine.submit = submit
+        counted = batches_counted(sim)
         sim.run()
         sizes = sim.setting.partition.sizes.tolist()
         assert sum(counted) == 2 * sum(batches(n) for n in sizes)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from contexts import client_context
 from partitions import partition_of
-from runs import Rounds, simulation_of, states_of
+from runs import Rounds, ended, states_of
 from small_recipes import LAYERED
 from torch import nn
 
@@ -33,13 +33,10 @@ from rayfed_kd.toolbox.layers import Layers, mean_of_shared
 from rayfed_kd.toolbox.own_models import PersonalOptions
 
 SMALL = {**LAYERED, "method": {"name": "fedavg"}}
-ALL = "[C1, C2, C3, F1, F2, F3]"
 
 
 def simulated(method, *overrides, recipe=SMALL):
-    simulation = simulation_of({**recipe, "method": method}, *overrides)
-    simulation.run()
-    return simulation
+    return ended({**recipe, "method": method}, *overrides)
 
 
 def assert_same_models(first, second):

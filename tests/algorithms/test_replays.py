@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from contexts import client_context
-from runs import Silent
+from runs import Silent, states_of
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -26,7 +26,6 @@ from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.models.base import last_maps
 from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.protocol import DispatchFacts
-from rayfed_kd.protocol.state_unpacking import unpack
 from rayfed_kd.toolbox import optimizers
 
 CLIENTS, BATCH, EPSILON = 4, 8, 0.01
@@ -321,13 +320,9 @@ def test_two_rounds_of_fedgems(branch):
         torch.testing.assert_close(replay.state.known, known)
         torch.testing.assert_close(replay.state.pool, pool, rtol=1e-4, atol=1e-4)
     assert set(branches) == {1, 2, 3}
-    records = replay.simulation.run_state.records
+    states = states_of(replay.simulation)
     for k, client in enumerate(clients):
-        replay.check(state_of(records[k]).model, client)
-
-
-def state_of(record):
-    return unpack(record.state.resolve()["state"], "cpu")
+        replay.check(states[k].model, client)
 
 
 @pytest.mark.parametrize("model", [SMALL["model"], BATCHNORM], ids=["plain", "batchnorm"])

@@ -53,7 +53,7 @@ class Seen:
     counted: tuple[float, float]
 
 
-def recipe(work: str, place: str, rounds: int, folder: Path, epochs: int = 1) -> dict[str, Any]:
+def recipe(work: str, place: str, rounds: int, folder: Path) -> dict[str, Any]:
     """A run: FedAvg of `work` million parameters, or `fedgems`.
 
     Args:
@@ -61,7 +61,6 @@ def recipe(work: str, place: str, rounds: int, folder: Path, epochs: int = 1) ->
         place: one of PLACES.
         rounds: how many.
         folder: of the run.
-        epochs: of each client.
     """
     hidden = 1000
     more: dict[str, Any] = {"method": {"name": "fedavg"}}
@@ -84,7 +83,7 @@ def recipe(work: str, place: str, rounds: int, folder: Path, epochs: int = 1) ->
         },
         "partition": {"name": "iid", "clients": CLIENTS, "test": "official", **public},
         "local": {
-            "epochs": epochs,
+            "epochs": 1,
             "batch_size": 50,
             "optimizer": {"name": "sgd", "lr": 0.01},
             "sum_replies": CLIENTS // 2 if place == "sums" else "off",
@@ -213,7 +212,6 @@ def main() -> None:
     """Parse the command line, build the cluster, print the tables, and take everything away."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="of each run; at least 3")
-    parser.add_argument("--epochs", type=int, default=1, help="of each client")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument(
         "--links", nargs="+", default=["unshaped", "1gbit", "100mbit"], help="as tc has rates"
@@ -248,9 +246,7 @@ def main() -> None:
                 for number, ((work, place, link), some) in enumerate(runs.items()):
                     network.shape(link)
                     folder = temporary / f"run-{repetition}-{number}"
-                    some.append(
-                        measure(cluster, network, recipe(work, place, given.rounds, folder, given.epochs))
-                    )
+                    some.append(measure(cluster, network, recipe(work, place, given.rounds, folder)))
                     sys.stderr.write(f"{work} {place} {link}: {some[-1]}\n")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

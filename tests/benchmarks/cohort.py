@@ -112,14 +112,12 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[2_800, 14_000], help="795 parameters each")
     parser.add_argument("--sums", type=int, default=4, help="sums a round")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--only", choices=["off", "sums"], help="one of both forms")
     options = parser.parse_args()
     sys.stdout.write(HEADER)
     for hidden in options.hidden:
         for cohort in options.cohorts:
             for sums in ("off", max(2, -(-cohort // options.sums))):
-                if options.only in (None, "off" if sums == "off" else "sums"):
-                    measure(hidden, cohort, sums, options.rounds)
+                measure(hidden, cohort, sums, options.rounds)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
     python tests/benchmarks/round.py              # workload 1: compute-bound, 2.2 M parameters
     python tests/benchmarks/round.py --tiny       # workload 2: overhead-bound, milliseconds per client task
-    python tests/benchmarks/round.py --tiny --vectorise 25 --idle   # hosts train nothing: Ray and the server
-    python tests/benchmarks/round.py --start      # seconds from the command to the first finished round
 
 Two hosts on Ray and two plain processes take turns round by round (A B A B ...), because machines drift:
 the ratio is a result, a time alone is not. One torch thread per process. Printed, never asserted; only
@@ -14,16 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import subprocess
 import sys
 import threading
-import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 from rayfed_kd.cluster.ray_backend import private_ray  # noqa: F401  before Ray
 
@@ -31,11 +25,9 @@ from rayfed_kd.cluster.ray_backend import private_ray  # noqa: F401  before Ray
 import psutil
 import ray
 import torch
-import yaml
 
 from rayfed_kd.cluster.ray_backend.client_actor import ClientActor
 from rayfed_kd.cluster.ray_backend.engine import RayEngine
-from rayfed_kd.cluster.ray_backend.packing import PackedCalls
 from rayfed_kd.cluster.ray_backend.placement import Plan
 from rayfed_kd.cluster.ray_backend.session import RaySession
 from rayfed_kd.cluster.server.simulation import Simulation
@@ -49,44 +41,22 @@ from workloads import ROUND, TINY, Silent, Workload, in_turns, median_s, ratios
 WORKERS = 2
 
 
-class IdleActor(ClientActor):
-    """Trains its first group; from then on that is its answer to every other one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._answer: Any = None
-
-    def run(self, packed: PackedCalls, sizes: Sequence[int], sums: bool) -> Any:
-        """A group's steps, of the first group."""
-        packed.calls()
-        if self._answer is None:
-            self._answer = super().run(packed, sizes, sums)
-        return self._answer
-
-
 class OnRay:
     """Side A: the simulator's own loop, hosts as Ray actors.
 
     Args:
         work: the workload.
-        actor_class: what each host is.
         hosts: how many.
         num_gpus: each host's share of a GPU.
     """
 
-    def __init__(
-        self,
-        work: Workload,
-        actor_class: type[ClientActor] = ClientActor,
-        hosts: int = WORKERS,
-        num_gpus: float = 0.0,
-    ) -> None:
+    def __init__(self, work: Workload, hosts: int = WORKERS, num_gpus: float = 0.0) -> None:
         self.prepared = prepare(work.recipe())
         self._session = RaySession(self.prepared.recipe, None)
         self._session.__enter__().ready()
         plan = Plan(hosts, False, 1, ResourceRecipe(num_gpus=num_gpus), ResourceRecipe())
         shared = ray.put(self.prepared.blueprint)
-        actor = ray.remote(actor_class).options(num_cpus=1, num_gpus=num_gpus)
+        actor = ray.remote(ClientActor).options(num_cpus=1, num_gpus=num_gpus)
         self._actors = actors = [actor.remote() for _ in range(hosts)]
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -108,9 +78,9 @@ class OnRay:
         self._session.__exit__(None, None, None)
 
 
-def report(work: Workload, idle: bool) -> Iterator[str]:
+def report(work: Workload) -> Iterator[str]:
     """Runs both sides in turns and tells what was seen."""
-    on_ray = OnRay(work, IdleActor if idle else ClientActor)
+    on_ray = OnRay(work)
     bare = Bare(work, on_ray.prepared.setting, on_ray.state.weights, WORKERS)
     times = in_turns({"ray": on_ray, "bare": bare}, work.rounds)
     held = _memory_mb()
@@ -125,8 +95,7 @@ def report(work: Workload, idle: bool) -> Iterator[str]:
     yield f"ratio {statistics.median(pairs):8.3f}   (median of pairs; {spread})"
     yield f"first {times['ray'][0]:8.4f} s on ray, {times['bare'][0]:.4f} s bare"
     yield f"memory {held:7.0f} MB in the end in all processes of both sides (shared pages counted in each)"
-    if not idle:
-        yield f"both sides end at the same model: largest difference {distance:.1e}"
+    yield f"both sides end at the same model: largest difference {distance:.1e}"
     bare.close()
     on_ray.close()
 
@@ -136,46 +105,19 @@ def _memory_mb() -> float:
     return sum(p.memory_info().rss for p in [me, *me.children(recursive=True)]) / 2**20
 
 
-def start_seconds(work: Workload) -> float:
-    """Seconds from `rayfed-kd run` to its line about round 1."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "recipe.yaml"
-        recipe = {**work.recipe(), "rounds": 2, "results": {"folder": f"{folder}/run"}}
-        path.write_text(yaml.safe_dump(recipe))
-        command = [sys.executable, "-m", "rayfed_kd", "run", str(path)]
-        started = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("round 1/"):
-                    seconds = time.perf_counter() - started
-            process.wait()
-    return seconds
-
-
 def main() -> None:
     """Parses the command line and prints the figures."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="workload 2")
-    parser.add_argument("--start", action="store_true", help="time to the first finished round, three times")
     parser.add_argument("--vectorise", default="off", help="as local.vectorise: off or a number")
     parser.add_argument("--rounds", type=int, help="fewer or more rounds")
     parser.add_argument("--epochs", type=int, default=1, help="local epochs, in both sides")
-    parser.add_argument(
-        "--idle", action="store_true", help="with --vectorise: groups answer without training"
-    )
     asked = parser.parse_args()
-    if asked.idle and asked.vectorise == "off":
-        parser.error("--idle is about groups: expected --vectorise with it")
     work = TINY if asked.tiny else ROUND
     vectorise = int(asked.vectorise) if asked.vectorise.isdigit() else asked.vectorise
     rounds = asked.rounds or work.rounds
     work = replace(work, rounds=rounds, vectorise=vectorise, epochs=asked.epochs)
-    lines = report(work, asked.idle)
-    if asked.start:
-        seconds = [start_seconds(work) for _ in range(3)]
-        lines = iter([f"command to first finished round: {', '.join(f'{s:.1f}' for s in seconds)} s"])
-    for line in lines:
+    for line in report(work):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 

@@ -58,6 +58,7 @@ class Workload:
 
 ROUND = Workload("round", 100, 500, (3, 32, 32), 10, 64, "cnn2", 20)
 TINY = Workload("tiny", 1000, 20, (64,), 50, 20, "mlp", 30)
+SMALL = {"clients": 6, "samples": 20, "cohort": 4, "rounds": 3}  # with which a workload is a toy
 
 
 class Side(Protocol):
@@ -118,3 +119,15 @@ def ratios(times: Mapping[str, list[float]], one: str, other: str) -> list[float
 def median_s(times: Mapping[str, list[float]], name: str) -> float:
     """A side's seconds a round, without the first."""
     return statistics.median(times[name][1:])
+
+
+def against_bare(name: str, ours: Any, bare: Any, work: Workload, budget_s: float) -> dict[str, Any]:
+    """A row of `name` beside the bare loop, in turns."""
+    times = in_turns({name: ours, "bare": bare}, work.rounds, budget_s)
+    return {
+        "clients_a_round": work.cohort,
+        "rounds": len(times[name]),
+        **{f"{side}_ms_a_client": 1000 * median_s(times, side) / work.cohort for side in times},
+        "ratio_median_of_pairs": statistics.median(ratios(times, name, "bare")),
+        "largest_difference_of_models": (ours.state.weights - bare.vector()).abs().max().item(),
+    }

@@ -18,7 +18,6 @@ from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.models import CLASSIFIERS, GENERATORS
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
-from rayfed_kd.recipe.timing import CLOCKS, SCHEDULES
 from rayfed_kd.tuning.space import parse_space
 
 SHORT = ["data.fraction=0.2", "rounds=1", "local.epochs=1"]
@@ -106,8 +105,6 @@ def test_the_frame_of_a_recipe_is_whole_and_loads():
 def test_every_registered_thing_is_documented():
     for name in (*SOURCES, *SCHEMES, *CLASSIFIERS, *GENERATORS):
         assert f"`{name}`" in PAGES["guide/recipe.md"], name
-    for name in (*SCHEDULES, *CLOCKS):
-        assert f"| `{name}` |" in PAGES["guide/schedules.md"], name
 
 
 def test_tables_of_methods_say_what_the_methods_say():

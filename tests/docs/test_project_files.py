@@ -8,28 +8,27 @@ import yaml
 from paths import ROOT
 
 TEMPLATES = sorted(path for path in ROOT.glob(".github/ISSUE_TEMPLATE/*.yml") if path.stem != "config")
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 PUBLISHED = sorted(ROOT.glob("rayfed_kd/comparison/published/*.yaml"))
 
 
 def test_citation_names_the_five_papers_by_their_titles():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    titles = [reference["title"] for reference in citation["references"]]
+    titles = [reference["title"] for reference in CITATION["references"]]
     papers = [yaml.safe_load(path.read_text())["paper"] for path in PUBLISHED]
     assert sorted(titles) == sorted(paper["title"] for paper in papers)
     for paper in papers:
-        (reference,) = [r for r in citation["references"] if r["title"] == paper["title"]]
+        (reference,) = [r for r in CITATION["references"] if r["title"] == paper["title"]]
         assert reference["year"] == paper["year"]
         assert paper.get("arxiv", "") in reference["notes"]
         assert reference["authors"]
 
 
 def test_citation_has_what_its_format_requires():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert {"cff-version", "message", "title", "authors"} <= set(CITATION)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert citation["license"] == project["license"]
+    assert CITATION["license"] == project["license"]
     versions = re.findall(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert citation["version"] == versions[0]  # the newest in the changelog
+    assert CITATION["version"] == versions[0]  # the newest in the changelog
 
 
 def test_the_workflow_runs_what_ci_runs():

@@ -2,6 +2,7 @@
 
 import io
 import signal
+import subprocess
 import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -30,3 +31,9 @@ def run_command(*words, folder="."):
         return Ended(ended.code, stdout.getvalue(), stderr.getvalue())
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+def loaded_after(code, *packages):
+    """Which of the packages a new process has loaded after some code."""
+    code += f"\nimport sys\nprint(*(name for name in {packages} if name in sys.modules))"
+    return subprocess.check_output([sys.executable, "-c", code], text=True).split()

@@ -49,6 +49,9 @@ class Written:
     def __init__(self, start, write):
         self._start, self._write, self._done = start, write, Future()
 
+    def done(self):
+        return self._done.done()
+
     def result(self, timeout=None):
         if not self._done.done():
             AwaitedFuture.deadline = None if timeout is None else self._start.cluster.loop.time() + timeout

@@ -80,15 +80,6 @@ class Fields:
 
 
 @dataclasses.dataclass
-class Adds:
-    seen: int
-    start: dataclasses.InitVar[int]
-
-    def __post_init__(self, start):
-        self.seen += start
-
-
-@dataclasses.dataclass
 class FieldsInADict(dict):
     seen: int = 0
 
@@ -135,7 +126,6 @@ STATES = {
     "namedtuple": lambda: Pair(1, numbers(2)),
     "dataclass": lambda: Fields(numbers(2), 3),
     "cached property": with_norm,
-    "start value": lambda: Adds(1, 2),
     "bf16": lambda: numbers(2, 3).to(torch.bfloat16),
     "bf16 scalar": lambda: torch.tensor(1.5, dtype=torch.bfloat16),
     "fp8": lambda: numbers(4).to(torch.float8_e4m3fn),
@@ -404,10 +394,6 @@ class SharesABuffer(Odd):
     def absorb(self, server, replies, ctx):
         assert [float(mark[0]) for mark in replies.vectors("mark")] == [float(k) for k in replies.clients]
         return super().absorb(server, replies, ctx)
-
-
-class Stop(BaseException):
-    pass
 
 
 def raised(what):

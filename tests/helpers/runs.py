@@ -100,6 +100,26 @@ def simulation_of(recipe, *overrides, method=None):
     return simulation
 
 
+def ended(recipe, *overrides):
+    """The same after its last round."""
+    simulation = simulation_of(recipe, *overrides)
+    simulation.run()
+    return simulation
+
+
+def batches_counted(simulation):
+    """Of each step that the simulation will ask for: over how many batches it logs `ce`."""
+    counted, submit = [], simulation.engine.submit
+
+    def watched(calls, summed_sizes=()):
+        futures = submit(calls, summed_sizes)
+        counted.extend(future.result().facts.logged.get("ce", (0, 0))[1] for future in futures)
+        return futures
+
+    simulation.engine.submit = watched
+    return counted
+
+
 def states_of(simulation):
     """client -> its state, of those that took part and have one."""
     records = sorted(simulation.run_state.records.items())

@@ -92,6 +92,7 @@ class Rows:
     """A recorder in memory, which outlives the server as files do."""
 
     by_round: dict = field(default_factory=dict)
+    listeners_error: OSError | None = None
 
     def record(self, record):
         assert record.round not in self.by_round, f"round {record.round} was recorded twice"

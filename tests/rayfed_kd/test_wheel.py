@@ -25,6 +25,13 @@ def command(*words, folder):
     return done.stdout
 
 
+def assert_commands_work_in_a_crowd(folder, *program):
+    crowd(folder)
+    for words in (*COMMANDS, ON_RAY):
+        command(*program, *words, folder=folder)
+    assert '"finished"' in (folder / "on_ray/summary.json").read_text()
+
+
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
     """The Python of an environment with the wheel; it sees this one's packages, but not its rayfed-kd."""
@@ -80,12 +87,7 @@ def test_wheel_has_every_recipe(python, tmp_path):
 
 @pytest.mark.slow
 def test_commands_of_a_wheel_work_among_a_users_packages_of_our_folders_names(python, tmp_path):
-    crowd(tmp_path)
-    for words in COMMANDS:
-        command(python.with_name("rayfed-kd"), *words, folder=tmp_path)
-    command(python.with_name("rayfed-kd"), *ON_RAY, folder=tmp_path)
-    kept = (tmp_path / "on_ray/summary.json").read_text()
-    assert '"finished"' in kept
+    assert_commands_work_in_a_crowd(tmp_path, python.with_name("rayfed-kd"))
 
 
 @pytest.mark.slow
@@ -97,9 +99,4 @@ def test_a_search_runs_from_a_wheel(python, tmp_path):
 
 @pytest.mark.slow
 def test_commands_of_a_clone_work_among_a_users_packages_of_our_folders_names(tmp_path):
-    crowd(tmp_path)
-    for words in COMMANDS:
-        command(sys.executable, "-m", "rayfed_kd", *words, folder=tmp_path)
-    command(sys.executable, "-m", "rayfed_kd", *ON_RAY, folder=tmp_path)
-    kept = (tmp_path / "on_ray/summary.json").read_text()
-    assert '"finished"' in kept
+    assert_commands_work_in_a_crowd(tmp_path, sys.executable, "-m", "rayfed_kd")

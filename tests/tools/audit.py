@@ -12,22 +12,12 @@ from pathlib import Path
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 # As listed: nothing is resolved, downloaded or installed.
 COMMAND = (
-    "-m",
-    "pip_audit",
-    "--requirement",
-    str(CONSTRAINTS),
-    "--no-deps",
-    "--disable-pip",
-    "--format",
-    "json",
+    *("-m", "pip_audit", "--requirement", str(CONSTRAINTS)),
+    *("--no-deps", "--disable-pip", "--format", "json"),
 )
 # How requests and urllib3 call that nobody answers.
 UNREACHABLE = (
-    "ConnectionError",
-    "Connection refused",
-    "Max retries",
-    "NameResolution",
-    "timed out",
+    *("ConnectionError", "Connection refused", "Max retries", "NameResolution", "timed out"),
     "ProxyError",
 )
 

@@ -39,7 +39,6 @@ import re
 import shlex
 import shutil
 import signal
-import struct
 import sys
 import tempfile
 import time
@@ -365,8 +364,10 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
 
 def replace_slow_parts() -> None:
     """One torch thread, no fsync, pictures of a white dot, searches without Ray."""
+    import numpy as np
     import pyarrow
     import torch
+    from image_files import png
     from matplotlib.figure import Figure
 
     import rayfed_kd.tuning.tune
@@ -382,20 +383,12 @@ def replace_slow_parts() -> None:
     folder.environment("none")
     rayfed_kd.tuning.tune._search_on_ray = search_in_process
     os.fsync = lambda descriptor: None  # a kill loses nothing that was written, only a power cut does
-    Figure.savefig = lambda self, path, **options: Path(path).write_bytes(white_dot())  # type: ignore[method-assign,assignment]
+    dot = png(np.full((1, 1), 255, np.uint8))
+    Figure.savefig = lambda self, path, **options: Path(path).write_bytes(dot)  # type: ignore[method-assign,assignment]
     for module in (bars, coefficients, images, lines, partition, pictures, search_result):
         for name in vars(module):
             if name.endswith("_figure") and name != "save_figure":
                 setattr(module, name, lambda *arguments, **options: Figure())
-
-
-def white_dot() -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"\x00\xff")), chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def search_in_process(

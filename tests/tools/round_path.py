@@ -11,7 +11,6 @@ import ast
 import sys
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 from size import PACKAGE, ROOT, code_line_numbers
@@ -19,26 +18,8 @@ from size import PACKAGE, ROOT, code_line_numbers
 ROUNDS = 4  # the first is left out: it builds what the others have
 
 
-@dataclass(frozen=True)
-class RoundPath:
-    """What a round runs through.
-
-    Attributes:
-        files, functions: how many are entered.
-        lines: code lines of those functions.
-        file_lines: code lines of those files.
-        rows: file, functions, their code lines and the file's.
-    """
-
-    files: int
-    functions: int
-    lines: int
-    file_lines: int
-    rows: list
-
-
 def round_path(method):
-    """Measure a round of a method."""
+    """How many functions a round enters, and a row a file: it, its functions, their code lines, its own."""
     import rayfed_kd
 
     called, rooms = set(), tuple(f"{ROOT / name}/" for name in PACKAGE)
@@ -65,8 +46,7 @@ def round_path(method):
     firsts = defaultdict(set)
     for file, line, _ in called:
         firsts[file].add(line)
-    rows = [_row(file, lines) for file, lines in sorted(firsts.items())]
-    return RoundPath(len(rows), len(called), sum(row[2] for row in rows), sum(row[3] for row in rows), rows)
+    return len(called), [_row(file, lines) for file, lines in sorted(firsts.items())]
 
 
 def _row(file, firsts):
@@ -82,11 +62,10 @@ def _row(file, firsts):
 
 if __name__ == "__main__":
     name = sys.argv[1]
-    found = round_path(name)
+    functions, rows = round_path(name)
     if "--list" in sys.argv[2:]:
-        for file, count, lines, whole in found.rows:
+        for file, count, lines, whole in rows:
             sys.stdout.write(f"{file:60} {count:4} functions, {lines:4} of {whole:4} code lines\n")
-    sys.stdout.write(
-        f"{name}: {found.files} files, {found.functions} functions, {found.lines} code lines of them, "
-        f"{found.file_lines} of their files\n"
-    )
+    lines, whole = (sum(row[place] for row in rows) for place in (2, 3))
+    told = f"{len(rows)} files, {functions} functions, {lines} code lines of them, {whole} of their files"
+    sys.stdout.write(f"{name}: {told}\n")

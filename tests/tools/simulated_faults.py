@@ -16,7 +16,6 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Sequence
-from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
@@ -27,7 +26,6 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--case", help="METHOD:SCHEDULE; default: all in turn")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from simulated_runs import CASES
@@ -37,14 +35,13 @@ def main() -> int:
     for seed in seeds:
         by_case.setdefault(given.case or CASES[seed % len(CASES)], []).append(seed)
     began, story, failures = time.monotonic(), Counter[str](), 0
-    with get_context("spawn").Pool(given.jobs) as pool:
-        for case, happened, failed in pool.imap_unordered(_tried, by_case.items()):
-            story += happened
-            failures += len(failed)
-            for line in failed:
-                sys.stdout.write(line)
-            sys.stdout.write(f"{case}: {happened['runs']} equal, {len(failed)} not\n")
-            sys.stdout.flush()
+    for case, happened, failed in map(_tried, by_case.items()):
+        story += happened
+        failures += len(failed)
+        for line in failed:
+            sys.stdout.write(line)
+        sys.stdout.write(f"{case}: {happened['runs']} equal, {len(failed)} not\n")
+        sys.stdout.flush()
     figures = ", ".join(f"{count:,} {name}" for name, count in sorted(story.items()))
     seconds = time.monotonic() - began
     sys.stdout.write(

@@ -76,14 +76,10 @@ def test_process_that_hangs_in_its_last_call_is_ended_and_built_again(loop, rebu
     assert ANSWER_S <= loop.time() < ANSWER_S + 60
 
 
-def test_host_that_never_answers_is_gone(rebuilt):
+def test_host_that_never_answers_is_gone_after_so_many_silences(loop, rebuilt):
     hosts = rebuilt(Silent(kills=100))
     assert hosts.gone == {0: f"gave no answer for {ANSWER_S:g} s"}
     assert hosts.building == {0}
-
-
-def test_it_is_given_up_after_so_many_silences(loop, rebuilt):
-    rebuilt(Silent(kills=100))
     assert loop.time() == pytest.approx(SILENCES * ANSWER_S, abs=60)
 
 

@@ -49,10 +49,10 @@ def own(own_module, tmp_path):
     return own_module(f"own_faults_{tmp_path.name}", OWN.replace("MARKER", str(tmp_path / "marker")))
 
 
-def run(folder, *overrides, local=False, on_event=lambda event: None, method=None):
-    recipe = RECIPE if method is None else {**RECIPE, "method": {"name": method}}
+def run(folder, *overrides, method, local=False):
+    recipe = {**RECIPE, "method": {"name": method}}
     overrides = overrides if local else ("placement.clients_per_actor=2", *overrides)
-    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local, on_event=on_event)
+    return rayfed_kd.run(recipe, [f"results.folder={folder}", *overrides], local=local)
 
 
 def client_hosts():
@@ -92,12 +92,8 @@ def test_host_that_dies_again_and_again_ends_the_run_with_call_and_way_to_go_on(
 
 @pytest.mark.slow
 def test_step_that_hangs_is_killed_and_run_again(own, shared_ray, tmp_path):
-    expected = run(tmp_path / "plain", "rounds=3", local=True, method=None)
     result = run(tmp_path / "a", "rounds=3", "faults.step_timeout_s=8", method=f"{own}:Hanging")
     assert result.summary["status"] == "finished"
     assert (tmp_path / "marker").exists()
-    plain = rayfed_kd.run(
-        {**RECIPE, "method": {"name": "fedavg"}}, ["rounds=3", f"results.folder={tmp_path / 'p'}"], local=True
-    )
+    plain = run(tmp_path / "plain", "rounds=3", local=True, method="fedavg")
     assert np.array_equal(result.models["global"], plain.models["global"])
-    assert expected.summary["rounds"] == 3

@@ -175,12 +175,6 @@ def test_short_steps_cross_in_few_calls_with_the_bits_of_each_alone(setting, eng
     assert len(calls) < CLIENTS + CLIENTS / 2  # the second round's 40 steps took less than 20
 
 
-def test_where_calls_belong_to_a_host_each_step_goes_alone(setting, engine):
-    actors = [InProcess(Paced(setting, number)) for number in range(CLIENTS)]
-    answers(made := engine(actors, pinned=True), asked(setting, made))
-    assert set(sent(actors)) == {1}
-
-
 def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
     """A checkpoint asks for every seen client's state."""
     simulation = Simulation(setting, engine([InProcess(Paced(setting))]), Silent())
@@ -194,9 +188,10 @@ def test_client_without_a_state_leaves_nothing_to_fetch(setting, engine):
     assert all(isinstance(state, Held) and state.resolve() == {"state": None} for state in states)
 
 
-def test_long_steps_go_alone(setting, engine):
-    actors = [InProcess(Long(setting))]
-    answers(made := engine(actors), asked(setting, made))
+@pytest.mark.parametrize(("kind", "count", "pinned"), [(Long, 1, False), (Paced, CLIENTS, True)])
+def test_steps_go_alone_that_are_long_or_belong_to_a_host(kind, count, pinned, setting, engine):
+    actors = [InProcess(kind(setting, number)) for number in range(count)]
+    answers(made := engine(actors, pinned=pinned), asked(setting, made))
     assert set(sent(actors)) == {1}
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from known_comparison import run_locally, write_yaml
 from method_zoo import Pair
-from small_recipes import FOUR_CLIENTS, assert_same_run, small_recipe
+from small_recipes import FOUR_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.algorithms import METHODS
@@ -154,9 +154,7 @@ def test_resumed_asynchronous_run_draws_the_same_generated_samples(schedule, tmp
 
     monkeypatch.setattr(RunRecorder, "record", recorded)
     asked = {**recipe(), "schedule": SAMPLES[schedule], "clock": {"name": "lognormal"}, "evaluation": {}}
-    rayfed_kd.run(asked, ["rounds=6", f"results.folder={tmp_path / 'whole'}"], local=True)
-    rayfed_kd.run(asked, ["rounds=3", f"results.folder={tmp_path / 'cut'}"], local=True)
-    rayfed_kd.resume(tmp_path / "cut", ["rounds=6"], local=True)
+    assert_resumed_is_whole(asked, tmp_path, 3, 6)
     for round_index, samples in drawn["whole"].items():
         assert torch.equal(drawn["cut"][round_index].images, samples.images), round_index
 

@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from runs import Rounds
 from small_recipes import FOUR_CLIENTS, small_recipe
 
 import rayfed_kd.cluster.server.simulation
@@ -61,16 +62,6 @@ def _end(future, result, seconds):
     threading.Timer(seconds, end).start()
 
 
-class Kept:
-    """A recorder that keeps what comes."""
-
-    def __init__(self):
-        self.records = []
-
-    def record(self, record):
-        self.records.append(record)
-
-
 class Saved:
     """A checkpointer that keeps what would be written, as it was then."""
 
@@ -88,7 +79,7 @@ class Saved:
 
 def run(engine, method="pfedsd", checkpointer=None):
     setting = prepare(small_recipe(RECIPE, method)).setting
-    return Simulation(setting, engine(Host(setting)), Kept(), checkpointer=checkpointer)
+    return Simulation(setting, engine(Host(setting)), Rounds(), checkpointer=checkpointer)
 
 
 def run_until(round_index, simulation):
@@ -117,8 +108,8 @@ def test_records_are_those_of_a_run_that_waits(method):
     waiting, late = run(LocalEngine, method), run(Late, method)
     waiting.run()
     late.run()  # the last round's evaluation is waited for
-    assert [record.round for record in late.recorder.records] == [1, 2, 3, 4]
-    assert timeless(late.recorder.records) == timeless(waiting.recorder.records)
+    assert [record.round for record in late.recorder] == [1, 2, 3, 4]
+    assert timeless(late.recorder) == timeless(waiting.recorder)
 
 
 def test_network_shares_time_out_while_recording_is_an_error_and_no_end_of_waiting():
@@ -134,14 +125,14 @@ def test_stop_while_a_round_is_evaluated_goes_back_before_that_round(monkeypatch
     whole = run(LocalEngine, checkpointer=Saved())
     whole.run()
     seen = {}
-    for record in whole.recorder.records[:2]:
+    for record in whole.recorder[:2]:
         for row in record.tables["messages"]:
             seen.setdefault(record.round, set()).add(row["client"])
     # Round 2's evaluations never end; the run is stopped in round 3.
     per_round = 1 + 4  # the shared model, and four clients' own
     stopped = run(lambda host: Late(host, never_from=per_round + 1), checkpointer=Saved())
     run_until(3, stopped)
-    assert [record.round for record in stopped.recorder.records] == [1]
+    assert [record.round for record in stopped.recorder] == [1]
     ((round_index, participations),) = stopped.checkpointer.snapshots
     assert round_index == 1
     assert participations == dict.fromkeys(seen[1], 1)

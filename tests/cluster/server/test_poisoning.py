@@ -27,7 +27,6 @@ RECIPE = {
     "partition": {"name": "dirichlet", "alpha": 1.0, "clients": 5, "public": {"fraction": 0.5}},
 }
 PAF = "attack={name: paf, clients: [3], scale: 10.0}"
-ASYNC = "schedule={name: fedasync}\nclock={name: lognormal}"
 FEDGEMS = "method={name: fedgems, server: {name: mlp, hidden: 16}, server_batch_size: 16}"
 
 

@@ -4,16 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from runs import Outcome, run_in_process
+from runs import Outcome, run_in_process, simulation_of
 from small_recipes import FOUR_CLIENTS, THREE_CLIENTS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
-from rayfed_kd.cluster.engine.host import Host
-from rayfed_kd.cluster.engine.local import LocalEngine
-from rayfed_kd.cluster.server.simulation import Simulation
 from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.header import describe_run
-from rayfed_kd.experiment.preparation import prepare
 from rayfed_kd.features.privacy.accountant import Mechanism
 
 RECIPE = {**FOUR_CLIENTS, "rounds": 3, "sampling": {"fraction": 0.5}}
@@ -92,16 +88,11 @@ def test_a_resumed_run_is_the_whole_one_with_its_epsilon(tmp_path):
 
 def models_by_round(recipe):
     """A run, and the server's model after each of its rounds."""
-    setting = prepare(recipe).setting
-    outcome = Outcome(clients=4)
-    simulation = Simulation(setting, LocalEngine(Host(setting, keep_states=4)), outcome)
-    server, models = simulation.begin().server, []
-    for round_index in range(1, setting.recipe.rounds + 1):
-        simulation.run_state.records.begin(round_index)
-        server = simulation.round(round_index, server)
-        models.append(server.weights.numpy())
-    simulation.writer.wait()
-    return outcome, models
+    simulation, outcome = simulation_of(recipe), Outcome(clients=4)
+    simulation.run()
+    for record in simulation.recorder:
+        outcome.record(record)
+    return outcome, [server.weights.numpy() for server in simulation.servers]
 
 
 def test_a_cohort_may_be_empty_and_changes_nothing():

@@ -213,12 +213,11 @@ def test_answer_that_its_codec_cannot_encode_is_a_bad_one(drop):
             questions.ask(torch.tensor([0]))
 
 
-def broken():
-    return {1: ANSWERS[1], 4: np.full((6, 2), np.nan, dtype=np.float32)}
+BROKEN = {1: ANSWERS[1], 4: np.full((6, 2), np.nan, dtype=np.float32)}
 
 
 def test_answer_that_is_not_finite_names_round_client_and_step():
-    _, questions = answered(broken())
+    _, questions = answered(BROKEN)
     with pytest.raises(
         RunError, match=r"round 2, client 4, predict: answer logits has NaN or infinite values"
     ):
@@ -226,7 +225,7 @@ def test_answer_that_is_not_finite_names_round_client_and_step():
 
 
 def test_client_whose_answer_is_not_finite_is_left_out_once_and_for_good():
-    cohort, questions = answered(broken(), drop=True)
+    cohort, questions = answered(BROKEN, drop=True)
     assert questions.ask(torch.tensor([0, 1])).shape == (1, 2, 2)
     assert questions.ask(torch.tensor([2])).shape == (1, 1, 2)
     assert cohort.traffic.dropped == 1

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import bare_loop
 from size import Row, Size, needs_ray, rows_of
-from workloads import ROUND, TINY, Workload, in_turns, median_s, ratios
-
-SMALL = {"clients": 6, "samples": 20, "cohort": 4, "rounds": 3}
+from workloads import ROUND, SMALL, TINY, Workload, against_bare
 
 
 def rows(size: Size) -> Iterator[Row]:
@@ -35,21 +32,13 @@ def rows(size: Size) -> Iterator[Row]:
 
 
 def _row(work: Workload, count: int, size: Size, budget_s: float) -> Row:
-    from round import ClientActor, OnRay
+    from round import OnRay
 
     share = 0.0 if size.device == "cpu" else 1 / count
-    ours = OnRay(work, ClientActor, count, share)
+    ours = OnRay(work, count, share)
     bare = bare_loop.Bare(work, ours.prepared.setting, ours.state.weights, count, size.device)
     try:
-        times = in_turns({"ours": ours, "bare": bare}, work.rounds, budget_s)
+        return against_bare("ray", ours, bare, work, budget_s)
     finally:
         bare.close()
         ours.close()
-    return {
-        "clients_a_round": work.cohort,
-        "rounds": len(times["ours"]),
-        "ray_ms_a_client": 1000 * median_s(times, "ours") / work.cohort,
-        "bare_ms_a_client": 1000 * median_s(times, "bare") / work.cohort,
-        "ratio_median_of_pairs": statistics.median(ratios(times, "ours", "bare")),
-        "largest_difference_of_models": (ours.state.weights - bare.vector()).abs().max().item(),
-    }

@@ -74,8 +74,7 @@ def _row(name: str, where: str, size: Size) -> Row:
     for index in (1, 2):
         started = time.perf_counter()
         state = run.round(index, state)
-    if on_gpu:
-        torch.cuda.synchronize()
+    size.wait()
     row: Row = {
         "second_round_s": time.perf_counter() - started,
         "data_mib": data / 2**20,

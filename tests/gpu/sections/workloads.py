@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import bare_loop
 from size import Row, Size, rows_of
-from workloads import ROUND, TINY, InOneProcess, Workload, in_turns, median_s, ratios
-
-SMALL = {"clients": 6, "samples": 20, "cohort": 4, "rounds": 3}
+from workloads import ROUND, SMALL, TINY, InOneProcess, Workload, against_bare
 
 
 def rows(size: Size) -> Iterator[Row]:
@@ -37,12 +34,4 @@ def _way(work: Workload) -> str:
 def _row(work: Workload, size: Size, budget_s: float) -> Row:
     ours = InOneProcess(work, size.device)
     bare = bare_loop.Bare(work, ours.prepared.setting, ours.state.weights, 0, size.device)
-    times = in_turns({"ours": ours, "bare": bare}, work.rounds, budget_s)
-    return {
-        "clients_a_round": work.cohort,
-        "rounds": len(times["ours"]),
-        "ours_ms_a_client": 1000 * median_s(times, "ours") / work.cohort,
-        "bare_ms_a_client": 1000 * median_s(times, "bare") / work.cohort,
-        "ratio_median_of_pairs": statistics.median(ratios(times, "ours", "bare")),
-        "largest_difference_of_models": (ours.state.weights - bare.vector()).abs().max().item(),
-    }
+    return against_bare("ours", ours, bare, work, budget_s)

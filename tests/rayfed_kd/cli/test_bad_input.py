@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from command_line import run_command
 from image_files import images, png
 from memory_limit import full_disk, limited_memory
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
-from rayfed_kd.cli.main import main
 from rayfed_kd.reporting.reading import read_sources
 
 RECIPE = {
@@ -357,25 +357,14 @@ def limits():
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture
-def answered(monkeypatch, capsys):
-    """Runs a command line in this process; gives what it says on standard error."""
-
-    def run_command(words):
-        monkeypatch.setattr(sys, "argv", ["rayfed-kd", *words])
-        before = signal.getsignal(signal.SIGTERM)
-        try:
-            with limits(), pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-        told = capsys.readouterr().err
-        assert ended.value.code == 2, told
-        assert "Traceback" not in told
-        assert 10 < len(told) < LONGEST_MESSAGE, told
-        return told
-
-    return run_command
+def answered(words):
+    """What a command line says on standard error."""
+    with limits():
+        done = run_command(*words)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert 10 < len(done.stderr) < LONGEST_MESSAGE, done.stderr
+    return done.stderr
 
 
 @pytest.fixture
@@ -387,7 +376,7 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_input_is_answered_with_one_message(name, place, answered):
+def test_bad_input_is_answered_with_one_message(name, place):
     answered(CASES[name](place))
 
 
@@ -400,10 +389,7 @@ def finished(tmp_path_factory):
 
 
 def damaged(name, content):
-    def damage(folder):
-        written(folder / name, content)
-
-    return damage
+    return lambda folder: written(folder / name, content)
 
 
 def damaged_part(folder):
@@ -443,7 +429,7 @@ DAMAGES = {
     "command", [["resume", "--local", "rounds=2"], ["export", "--model", "global", "--to", "x"]]
 )
 @pytest.mark.parametrize("section", ["model", "data", "partition"])
-def test_run_folder_calls_nothing_that_is_not_marked(command, section, finished, place, answered):
+def test_run_folder_calls_nothing_that_is_not_marked(command, section, finished, place):
     """Its config.yaml may be somebody else's."""
     shutil.copytree(finished, place / "run")
     (place / "precious").mkdir()
@@ -459,18 +445,17 @@ def test_run_folder_calls_nothing_that_is_not_marked(command, section, finished,
 REPORTED = ("config", "summary", "environment", "tables")
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_run_is_not_gone_on_with(name, finished, place, answered):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, ["resume", "run", "rounds=2", "--local"]) for name in DAMAGES),
+        *((name, ["report", "run"]) for name in DAMAGES if name.startswith(REPORTED)),
+    ],
+)
+def test_damaged_run_is_neither_gone_on_with_nor_reported(name, words, finished, place):
     shutil.copytree(finished, place / "run")
     DAMAGES[name](place / "run")
-    answered(["resume", str(place / "run"), "rounds=2", "--local"])
-
-
-@pytest.mark.parametrize("name", [name for name in DAMAGES if name.startswith(REPORTED)])
-def test_damaged_run_is_not_reported(name, finished, place, answered):
-    shutil.copytree(finished, place / "run")
-    DAMAGES[name](place / "run")
-    answered(["report", str(place / "run")])
+    answered(words)
 
 
 def test_report_reads_what_is_readable_of_a_damaged_log(finished, place):
@@ -487,12 +472,12 @@ def no_ray_yet(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_address_where_no_ray_answers_is_refused(name, place, answered, no_ray_yet):
+def test_address_where_no_ray_answers_is_refused(name, place, no_ray_yet):
     address, message = ADDRESSES[name]
     assert message in answered(["run", recipe(place), "--address", address])
 
 
-def test_ray_that_does_not_start_is_answered(place, answered, no_ray_yet, monkeypatch):
+def test_ray_that_does_not_start_is_answered(place, no_ray_yet, monkeypatch):
     def time_out(**options):
         raise Exception("The current node timed out during startup.")
 
@@ -502,17 +487,13 @@ def test_ray_that_does_not_start_is_answered(place, answered, no_ray_yet, monkey
 
 @pytest.mark.parametrize("folder", ["a/../x", "-x"])
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_dots_in_a_folder_lead_where_they_say_and_a_dash_is_no_option(
-    command, folder, place, monkeypatch, capsys
-):
+def test_dots_in_a_folder_lead_where_they_say_and_a_dash_is_no_option(command, folder, place):
     alone = ["run", recipe(place), "--local", f"results.folder={folder}"]
     words = alone if command == "run" else study(place, folder=folder)
-    monkeypatch.setattr(sys, "argv", ["rayfed-kd", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
+    done = run_command(*words)
+    assert done.returncode == 0, done.stderr
     assert list((place / folder[-2:].strip("/")).iterdir())
-    assert command == "run" or f"\n{place / folder[-2:].strip('/')}/" in capsys.readouterr().out
+    assert command == "run" or f"\n{place / folder[-2:].strip('/')}/" in done.stdout
 
 
 TARGETS = {
@@ -527,12 +508,12 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_report_is_not_written_to_a_wrong_place(name, finished, place, answered):
+def test_report_is_not_written_to_a_wrong_place(name, finished, place):
     assert "--to" in answered(["report", str(finished), "--to", TARGETS[name](place)])
 
 
 @pytest.mark.parametrize("command", ["report", "partition", "export"])
-def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, place, answered):
+def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, place):
     words = {
         "report": ["report", str(finished), "--to", "x.html"],
         "partition": ["partition", recipe(place), "--out", "."],
@@ -545,11 +526,11 @@ def test_full_disk_is_answered_and_leaves_no_half_of_a_file(command, finished, p
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_model_is_not_exported_to_a_wrong_place(name, finished, place, answered):
+def test_model_is_not_exported_to_a_wrong_place(name, finished, place):
     to = {"a folder": recipe(place), "/dev/full": "."}.get(name) or TARGETS[name](place)
     words = ["export", str(finished), "--model", "global", "--to", to]
     assert "--to" in answered(words)
 
 
-def test_partition_of_a_run_is_not_replaced(finished, place, answered):
+def test_partition_of_a_run_is_not_replaced(finished, place):
     assert "would be lost" in answered(["partition", recipe(place), "--out", str(finished)])

@@ -185,15 +185,13 @@ def test_files_that_are_of_no_export_are_kept(result, tmp_path):
         rayfed_kd.export(result.folder, "global", tmp_path / "mine")
 
 
-def test_servers_part_behind_clients_layers_is_no_model_to_export(tmp_path):
+def test_servers_part_behind_clients_layers_is_told_as_that(tmp_path):
     changes = {"method": {"name": "fedgh"}, "results.folder": tmp_path / "run"}
     result = rayfed_kd.run(RECIPE, changes, local=True)
-    for client in (None, 0):
-        with pytest.raises(
-            RecipeError, match="global_head is evaluated behind each client's own first layers"
-        ):
-            rayfed_kd.export(result.folder, "global_head", tmp_path / "x", client)
-    rayfed_kd.export(result.folder, "personal", tmp_path / "x", 0)
+    with pytest.raises(RecipeError, match="one model behind each client's own first layers, and that part"):
+        rayfed_kd.export(result.folder, "global_head", tmp_path / "x", 0)
+    whose = result.load("global_head").description.weights
+    assert whose == "global_head, the part behind each client's own first layers, round 1"
 
 
 def test_trackers_of_the_run_are_not_asked_for(tmp_path, monkeypatch):

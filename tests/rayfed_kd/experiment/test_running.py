@@ -20,7 +20,6 @@ from waiting import wait_until
 import rayfed_kd
 from rayfed_kd.cli.doctor import report
 from rayfed_kd.cli.interruption import IN_A_RUN
-from rayfed_kd.cli.main import main
 from rayfed_kd.cluster.engine.host import Host
 from rayfed_kd.comparison.compare import compare_runs as compare
 from rayfed_kd.comparison.studies import Study, StudyRun
@@ -239,20 +238,14 @@ def test_ctrl_c_in_a_comparison_tells_that_the_comparison_goes_on(start, tmp_pat
     assert errors.endswith(told)
 
 
-def test_ctrl_c_in_a_search_tells_that_the_search_goes_on(monkeypatch, capsys):
+def test_ctrl_c_in_a_search_tells_that_the_search_goes_on(monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("rayfed_kd.tuning.tune.tune", interrupt)
-    monkeypatch.setattr("sys.argv", ["rayfed-kd", "tune", "recipe.yaml", "--space", "space.yaml"])
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert ended.value.code == 130
-    assert capsys.readouterr().err.endswith("; the same tune command with --resume goes on\n")
+    done = run_command("tune", "recipe.yaml", "--space", "space.yaml")
+    assert done.returncode == 130
+    assert done.stderr.endswith("; the same tune command with --resume goes on\n")
 
 
 def test_failed_run_of_a_comparison_tells_that_the_comparison_goes_on(tmp_path, monkeypatch):

@@ -17,13 +17,16 @@ __version__ = "9.9"
 """
 
 
-def fake_package(folder, code):
+def fake_package(folder, code, monkeypatch):
+    """A torchvision that is found first, here and by who names the folder."""
     (folder / "torchvision").mkdir()
     (folder / "torchvision" / "__init__.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.syspath_prepend(folder)
 
 
-def test_import_without_compiled_operators_is_mended(tmp_path):
-    fake_package(tmp_path, WITHOUT_OPERATORS)
+def test_import_without_compiled_operators_is_mended(tmp_path, monkeypatch):
+    fake_package(tmp_path, WITHOUT_OPERATORS, monkeypatch)
     code = f"""if True:
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
@@ -36,27 +39,21 @@ def test_import_without_compiled_operators_is_mended(tmp_path):
 
 
 def test_import_that_works_is_left_alone(tmp_path, monkeypatch):
-    fake_package(tmp_path, "__version__ = '9.9'")
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    fake_package(tmp_path, "__version__ = '9.9'", monkeypatch)
     monkeypatch.setattr("rayfed_kd.recipe.torchvision_import._DEFINED", [])
     assert torchvision_state() == "9.9, works"
     sys.modules.pop("torchvision")  # not by monkeypatch: it would put the fake back afterwards
 
 
 def test_other_failures_are_passed_on(tmp_path, monkeypatch):
-    fake_package(tmp_path, "raise RuntimeError('disk on fire')")
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    fake_package(tmp_path, "raise RuntimeError('disk on fire')", monkeypatch)
     with pytest.raises(RuntimeError, match="disk on fire"):
         import_torchvision()
 
 
 @pytest.mark.parametrize("fault", ["RuntimeError('operator x')", "OSError('undefined symbol: _ZN')"])
 def test_a_build_that_does_not_load_is_told_with_what_to_do(fault, tmp_path, monkeypatch):
-    fake_package(tmp_path, f"raise {fault}")
-    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    fake_package(tmp_path, f"raise {fault}", monkeypatch)
     told = torchvision_state()
     assert told.startswith(f"does not load beside torch {torch.__version__} (")
     assert "pip install -c constraints.txt --force-reinstall torch torchvision" in told

@@ -49,17 +49,10 @@ def test_round_is_one_plain_line(stream):
     )
 
 
-def test_round_without_evaluation_says_what_there_is(stream):
-    RunConsole(stream).round({**EVENT, "metrics": {}, "logged": {}})
-    assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
-
-
-@pytest.mark.parametrize(
-    "absent",
-    [{"metrics": {"global": {"amp": None}}}, {"metrics": None}, {"logged": {"ce": None}, "metrics": {}}],
-)
-def test_values_that_are_not_there_are_left_out(absent, stream):
-    RunConsole(stream).round({**EVENT, "logged": {}, **absent})
+@pytest.mark.parametrize("metrics", [{}, None, {"global": {"amp": None}}])
+@pytest.mark.parametrize("logged", [{}, {"ce": None}])
+def test_values_that_are_not_there_are_left_out(metrics, logged, stream):
+    RunConsole(stream).round({**EVENT, "metrics": metrics, "logged": logged})
     assert stream.getvalue() == "round 3/10  2.1 s  0:00:15 left  up 1.5 KiB down 3.0 MiB\n"
 
 

@@ -1,18 +1,15 @@
 """A user's own schedule, clock and staleness rule, from the one file that docs/guide/schedules.md shows."""
 
-import re
-
 import numpy as np
 import pytest
-from paths import ROOT
+from pages import PAGES, code_blocks
 from runs import run_in_process
 from small_recipes import SIX_LENETS, assert_resumed_is_whole, assert_same_run, small_recipe
 
 import rayfed_kd
 from rayfed_kd.errors import RecipeError, RunError
 
-PAGE = (ROOT / "docs/guide/schedules.md").read_text(encoding="utf8")
-(OWN,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(OWN,) = code_blocks(PAGES["guide/schedules.md"], "python")
 BAD = '''
 
 class Negative(StalenessRule):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import zipfile
 
@@ -134,55 +135,25 @@ def test_other_data_have_no_division(folder):
         prepare(recipe)
 
 
-def no_train(folder):
-    (folder / "train").rename(folder / "other")
-
-
-def gap(folder):
-    (folder / "train/1.npz").unlink()
-
-
-def one_less(folder):
-    (folder / "test/2.npz").unlink()
-
-
-def other_count(folder):
-    (folder / "config.json").write_text('{"num_clients": 20, "num_classes": 5}')
-
-
-def few_classes(folder):
-    (folder / "config.json").write_text('{"num_clients": 3, "num_classes": 4}')
-
-
-def cut_off(folder):
-    file = folder / "train/0.npz"
-    file.write_bytes(file.read_bytes()[:100])
-
-
-def no_mapping(folder):
-    np.savez(folder / "train/0.npz", data=np.arange(3))
-
-
-def float_labels(folder):
-    write_client(folder / "train/0.npz", scaled(PIXELS[:7]), LABELS[:7].astype(float))
-
-
-def other_shape(folder):
-    write_client(folder / "train/1.npz", scaled(PIXELS[:7, :, :4]), LABELS[:7])
+def says(folder, clients, classes):
+    (folder / "config.json").write_text(f'{{"num_clients": {clients}, "num_classes": {classes}}}')
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (no_train, "has no folder train"),
-        (gap, "no 1.npz"),
-        (one_less, "2 in test"),
-        (other_count, "num_clients = 20"),
-        (few_classes, "num_classes = 4, and there are labels from 0 to 4"),
-        (cut_off, "not as PFLlib writes it"),
-        (no_mapping, "expected a pickled mapping"),
-        (float_labels, "y is float64"),
-        (other_shape, "expected one kind"),
+        (lambda at: (at / "train").rename(at / "other"), "has no folder train"),
+        (lambda at: (at / "train/1.npz").unlink(), "no 1.npz"),
+        (lambda at: (at / "test/2.npz").unlink(), "2 in test"),
+        (lambda at: says(at, 20, 5), "num_clients = 20"),
+        (lambda at: says(at, 3, 4), "num_classes = 4, and there are labels from 0 to 4"),
+        (lambda at: os.truncate(at / "train/0.npz", 100), "not as PFLlib writes it"),
+        (lambda at: np.savez(at / "train/0.npz", data=np.arange(3)), "expected a pickled mapping"),
+        (lambda at: write_client(at / "train/0.npz", scaled(PIXELS[:7]), LABELS[:7] * 1.0), "y is float64"),
+        (
+            lambda at: write_client(at / "train/1.npz", scaled(PIXELS[:7, :, :4]), LABELS[:7]),
+            "expected one kind",
+        ),
     ],
 )
 def test_what_is_broken_is_one_message(folder, spoil, message):

@@ -24,15 +24,15 @@ def table(*rows, **written):
 
 OPEN = "a text begins with a quotation mark and does not end with one ."
 LIKE_NUMBERS = "in the column 'x', which otherwise holds numbers"
-# Name -> content, what is read, options.
+# Name -> content, what is read, options if there are some.
 FILES = {
-    "plain": (table((1, "a"), (2, "b"), (3, "a")), THREE, {}),
-    "all in quotes": (table((1, "a"), (2, "b"), (3, "a"), quoting=csv.QUOTE_ALL), THREE, {}),
-    "a mark of UTF-8": ("\ufeff" + table((1, "a"), (2, "b"), (3, "a")), THREE, {}),
-    "lines of Windows": (table((1, "a"), (2, "b"), (3, "a"), lineterminator="\r\n"), THREE, {}),
+    "plain": (table((1, "a"), (2, "b"), (3, "a")), THREE),
+    "all in quotes": (table((1, "a"), (2, "b"), (3, "a"), quoting=csv.QUOTE_ALL), THREE),
+    "a mark of UTF-8": ("\ufeff" + table((1, "a"), (2, "b"), (3, "a")), THREE),
+    "lines of Windows": (table((1, "a"), (2, "b"), (3, "a"), lineterminator="\r\n"), THREE),
     "tabs": (table((1, "a"), (2, "b"), (3, "a"), delimiter="\t"), THREE, {"separator": "\t"}),
-    "blanks before numbers": ("x,label\n 1,a\n 2,b\n 3,a\n", THREE, {}),
-    "an empty line": ("x,label\n1,a\n\n2,b\n3,a\n", THREE, {}),
+    "blanks before numbers": ("x,label\n 1,a\n 2,b\n 3,a\n", THREE),
+    "an empty line": ("x,label\n1,a\n\n2,b\n3,a\n", THREE),
     "decimal commas": (
         table(("0,1", "a"), ("0,2", "b"), ("0,3", "a"), delimiter=";"),
         THREE,
@@ -51,95 +51,80 @@ FILES = {
     ),
     "NA": (table((1, "a"), ("NA", "b"), (3, "a")), [[-1], [0], [1]], {"missing": "mean"}),
     "nothing": (table((1, "a"), ("", "b"), (3, "a")), [[-1], [0], [1]], {"missing": "mean"}),
-    "days": (table(("2024-02-28", "a"), ("2024-02-29", "b"), ("2024-03-01", "a")), THREE, {}),
-    "times with a zone": (table(*[(f"2024-02-29T23:59:5{s}Z", "ab"[int(s) % 2]) for s in "123"]), THREE, {}),
-    "true and false": (table(("true", "a"), ("false", "b"), ("true", "a")), [[0, 1], [1, 0], [0, 1]], {}),
-    "words": (table(("no", "a"), ("", "b"), ("yes", "a")), np.eye(3)[[1, 0, 2]], {}),
-    "codes with letters": (table(("V1", "a"), ("V2", "b"), ("31", "a")), np.eye(3)[[1, 2, 0]], {}),
+    "days": (table(("2024-02-28", "a"), ("2024-02-29", "b"), ("2024-03-01", "a")), THREE),
+    "times with a zone": (table(*[(f"2024-02-29T23:59:5{s}Z", "ab"[int(s) % 2]) for s in "123"]), THREE),
+    "true and false": (table(("true", "a"), ("false", "b"), ("true", "a")), [[0, 1], [1, 0], [0, 1]]),
+    "words": (table(("no", "a"), ("", "b"), ("yes", "a")), np.eye(3)[[1, 0, 2]]),
+    "codes with letters": (table(("V1", "a"), ("V2", "b"), ("31", "a")), np.eye(3)[[1, 2, 0]]),
     "latin letters": (table(("ä", "a"), ("ö", "b")).encode("latin-1"), np.eye(2), {"encoding": "latin-1"}),
     "UTF-16": (table((1, "a"), (2, "b"), (3, "a")).encode("utf-16"), THREE, {"encoding": "utf-16"}),
-    "UTF-16 without the key": (table((1, "a")).encode("utf-16"), "is UTF-16, .*data.encoding=utf-16", {}),
-    "UTF-16 without a mark": (table((1, "a")).encode("utf-16-le"), "zero bytes.*data.encoding=utf-16-le", {}),
-    "latin without the key": (
-        table(("ä", "a")).encode("latin-1"),
-        "line 2: byte 0xe4 is not UTF-8.*latin-1",
-        {},
-    ),
+    "UTF-16 without the key": (table((1, "a")).encode("utf-16"), "is UTF-16, .*data.encoding=utf-16"),
+    "UTF-16 without a mark": (table((1, "a")).encode("utf-16-le"), "zero bytes.*data.encoding=utf-16-le"),
+    "latin without the key": (table(("ä", "a")).encode("latin-1"), "line 2: byte 0xe4 is not UTF-8.*latin-1"),
     "latin far below": (
         table(*[("a", "b")] * 3000, ("ä", "a")).encode("latin-1"),
         "row 3001, column 'x': byte 0xe4 is not UTF-8",
-        {},
     ),
     "no such encoding": (table((1, "a")), "data.encoding: 'utf-61' is no encoding", {"encoding": "utf-61"}),
     "semicolons without the key": (
         "x;y;label\n1;2;a\n",
         "one column, 'x;y;label', .*'data.separator=\";\"' divides it into 3",
-        {},
     ),
-    "semicolons and decimal commas": (
-        "x;label\n1,5;a\n2,5;b\n",
-        "'data.separator=\";\"' divides it into 2",
-        {},
-    ),
-    "tabs without the key": ("x\tlabel\n1\ta\n", r"'data.separator=\"\\t\"' divides it into 2", {}),
-    "a row too long": ("x,label\n1,a\n1,a,9\n", "row 2: 3 values for 2 columns: 1,a,9", {}),
-    "a row too short": ("x,label\n1,a\n2,b\n3\n", "row 3: 1 values for 2 columns: 3", {}),
-    "an open quotation mark": ('x,label\n1,"a\n2,b\n3,c\n', f"row 1: {OPEN}unexpected end of data", {}),
-    "an open quotation mark, no last line": ('x,label\n1,a\n\n2,"b\n3,c', f"row 2: {OPEN}unexpected", {}),
-    "two stray quotation marks": ('x,label\n1,"a\n2,b\n3,"c\n4,d\n', f"row 1: {OPEN}',' expected after", {}),
-    "lines in quotes": ('x,label\n1,"a ""b"", \nc"\n2,d"e\n3,d"e\n', THREE, {}),
+    "semicolons and decimal commas": ("x;label\n1,5;a\n2,5;b\n", "'data.separator=\";\"' divides it into 2"),
+    "tabs without the key": ("x\tlabel\n1\ta\n", r"'data.separator=\"\\t\"' divides it into 2"),
+    "a row too long": ("x,label\n1,a\n1,a,9\n", "row 2: 3 values for 2 columns: 1,a,9"),
+    "a row too short": ("x,label\n1,a\n2,b\n3\n", "row 3: 1 values for 2 columns: 3"),
+    "an open quotation mark": ('x,label\n1,"a\n2,b\n3,c\n', f"row 1: {OPEN}unexpected end of data"),
+    "an open quotation mark, no last line": ('x,label\n1,a\n\n2,"b\n3,c', f"row 2: {OPEN}unexpected"),
+    "two stray quotation marks": ('x,label\n1,"a\n2,b\n3,"c\n4,d\n', f"row 1: {OPEN}',' expected after"),
+    "lines in quotes": ('x,label\n1,"a ""b"", \nc"\n2,d"e\n3,d"e\n', THREE),
     "a byte 0x22": ('x,label\n1,a\n2,b\n3,"\u2200\n"\n'.encode("utf-16"), THREE, {"encoding": "utf-16"}),
-    "gzip under another name": (b"\x1f\x8b\x08 and so on", "compressed by gzip, which its name", {}),
-    "two columns of one name": ("x,x,label\n1,2,a\n", "two columns have the name 'x'", {}),
+    "gzip under another name": (b"\x1f\x8b\x08 and so on", "compressed by gzip, which its name"),
+    "two columns of one name": ("x,x,label\n1,2,a\n", "two columns have the name 'x'"),
     "a question mark": (
         table((1, "a"), (2, "b"), ("?", "a")),
         rf"row 3: '\?' {LIKE_NUMBERS}; 'data.null_values=\[\"\?\"\]' reads it as a missing number, "
         r"'data.categorical=\[\"x\"\]' keeps the texts",
-        {},
     ),
     "mostly question marks": (
         table(*[("?", "a")] * 9, (1, "b"), (2, "b"), (3, "b")),
         rf"row 1: '\?' {LIKE_NUMBERS}",
-        {},
     ),
     "a decimal comma": (
         table((1, "a"), ("2,5", "b")),
         f"row 2: '2,5' {LIKE_NUMBERS}; 'data.decimal=\",\"' reads it as a number",
-        {},
     ),
     "a comma between thousands": (
         table((1, "a"), ("1,000,000", "b")),
         f"row 2: '1,000,000' {LIKE_NUMBERS}; 'data.thousands=\",\"' reads",
-        {},
     ),
     "a point between thousands": (
         table((1, "a"), ("1.234,5", "b")),
         f"row 2: '1.234,5' {LIKE_NUMBERS}; 'data.decimal=\",\"' 'data.thousands=\".\"' reads",
-        {},
     ),
     "a day in another form": (
         table(("2024-01-02", "a"), ("31.02.2024", "b"), ("2024-02-01", "a")),
         r"row 2: '31.02.2024' .*holds times; .*=\[\"31.02.2024\"\]' reads it as a missing time, 'data.cat",
-        {},
     ),
     "a day that no year has": (
         table(("2024-01-02T10:00", "a"), ("2024-02-01", "b"), ("2024-02-30", "a")),
         "row 3: '2024-02-30' in the column 'x', which otherwise holds times",
-        {},
     ),
-    "a number without a value": (table((1, "a"), ("NA", "b")), "row 2: no value in the column 'x'", {}),
-    "an infinite number": (table((1, "a"), ("inf", "b")), "row 2: inf in the column 'x'", {}),
-    "a label without a value": (table((1, "a"), (2, " ")), "row 2: no value in the column 'label'", {}),
-    "no rows": ("x,label\n", "no rows below the names of columns", {}),
-    "nothing at all": ("", "not readable as CSV .Empty CSV file", {}),
+    "a number without a value": (table((1, "a"), ("NA", "b")), "row 2: no value in the column 'x'"),
+    "an infinite number": (table((1, "a"), ("inf", "b")), "row 2: inf in the column 'x'"),
+    "a label without a value": (table((1, "a"), (2, " ")), "row 2: no value in the column 'label'"),
+    "no rows": ("x,label\n", "no rows below the names of columns"),
+    "nothing at all": ("", "not readable as CSV .Empty CSV file"),
 }
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_a_csv_file_is_what_it_means_or_one_line(kind, tmp_path, read_or_refused):
-    content, features, options = FILES[kind]
+    content, features, *options = FILES[kind]
     (tmp_path / "train.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    read_or_refused("tabular", features if isinstance(features, str) else {"images": features}, **options)
+    read_or_refused(
+        "tabular", features if isinstance(features, str) else {"images": features}, **dict(*options)
+    )
 
 
 def labelled(*labels):

@@ -36,10 +36,8 @@ def lost_shard(folder):
 def validation(folder):
     write_parquet(folder / "data" / "train-0.parquet", GREY[:2], [0, 1])
     write_parquet(folder / "data" / "validation-0.parquet", GREY[:2], [0, 1])
-    return {
-        "labels": [0, 1],
-        "notes": [r"validation-\*.parquet is not used; 'data.test=\"validation-\*.parquet\"'"],
-    }
+    notes = [r"validation-\*.parquet is not used; 'data.test=\"validation-\*.parquet\"'"]
+    return {"labels": [0, 1], "notes": notes}
 
 
 def one_level_down(folder):
@@ -81,27 +79,16 @@ def no_label(folder):
 
 
 def plain_bytes(folder):
-    pq.write_table(
-        pa.table({"image": pa.array(encoded(), pa.large_binary()), "label": [0, 1]}),
-        folder / "train-0.parquet",
-    )
+    table = pa.table({"image": pa.array(encoded(), pa.large_binary()), "label": [0, 1]})
+    pq.write_table(table, folder / "train-0.parquet")
     return {"images": GREY[:2, None]}
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        shards,
-        lost_shard,
-        validation,
-        one_level_down,
-        two_configurations,
-        other_names_in_the_test,
-        names_in_one_file_alone,
-        from_1,
-        names_beyond,
-        no_label,
-        plain_bytes,
+        *(shards, lost_shard, validation, one_level_down, two_configurations, other_names_in_the_test),
+        *(names_in_one_file_alone, from_1, names_beyond, no_label, plain_bytes),
     ],
 )
 def test_parquet_of_images_is_what_it_means_or_one_line(write, tmp_path, read_or_refused):
@@ -147,18 +134,11 @@ def test_leaf_is_what_it_means_or_one_line(kind, tmp_path, read_or_refused):
     read_or_refused("femnist", written)
 
 
+UNIT, FROM_1 = FIRST / np.float32(255), [1, 2, 1, 2]
 PFLLIB = {
-    "pixels in [-1, 1]": (GREY[:, None] / np.float32(127.5) - np.float32(1), HALVES, {"images": FIRST}),
-    "labels from 1": (
-        GREY[:, None] / np.float32(255),
-        [1, 2, 1, 2],
-        {"labels": [1, 2, 1, 2] * 2, "notes": ["no sample of 1 of 3 classes: 0"]},
-    ),
-    "labels as floats": (
-        GREY[:, None] / np.float32(255),
-        [0.5] * 4,
-        "y is float64 of .4,.; expected a whole",
-    ),
+    "pixels in [-1, 1]": (FIRST / np.float32(127.5) - np.float32(1), HALVES, {"images": FIRST}),
+    "from 1": (UNIT, FROM_1, {"labels": FROM_1 * 2, "notes": ["no sample of 1 of 3 classes: 0"]}),
+    "labels as floats": (UNIT, [0.5] * 4, "y is float64 of .4,.; expected a whole"),
     "NaN": (np.full((4, 1, 2, 2), np.nan, np.float32), HALVES, "x has values that are NaN"),
 }
 

@@ -42,6 +42,8 @@ TOWNS = ["Ulm", "Bonn", "Ulm", "Kiel"]
 IN_TOWNS = hot(2, 0, 2, 1)
 VECTORS = [[0, 5], [1, 5], [2, 5], [4, 9]]
 OF_VECTORS = np.hstack([z(0, 1, 2, 4), z(5, 5, 5, 9)])
+NONE = "no value in the column 'x'; 1 have none"
+LEFT_OUT = r"data.leave_out=\[\"x\"\]"
 
 ARROW = {
     "int8": (pa.array([-1, 2, 3, 5], pa.int8()), z(-1, 2, 3, 5)),
@@ -75,40 +77,19 @@ ARROW = {
     "fixed_size_list": (pa.array(VECTORS, pa.list_(pa.float32(), 2)), OF_VECTORS),
     "list of one length": (pa.array(VECTORS, pa.list_(pa.int16())), OF_VECTORS),
     "tensor": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(VECTORS)), OF_VECTORS),
-    "list of two lengths": (
-        pa.array([[1], [1, 2], [1], [1]]),
-        "column 'x' has lists of 1, 2 numbers; expected one",
-    ),
-    "list of numbers, one missing": (
-        pa.array([[1, 2], [3, 4], None, [5, 6]]),
-        "row 3: no value in the column 'x'; 1 have none",
-    ),
-    "struct": (
-        pa.array([{"a": 1}] * 4),
-        r"'x' holds struct<a: int64>; expected numbers.*data.leave_out=\[\"x\"\]",
-    ),
-    "binary": (pa.array([b"a"] * 4), r"'x' holds binary; .*data.leave_out=\[\"x\"\]"),
+    "two lengths": (pa.array([[1], [1, 2], [1], [1]]), "column 'x' has lists of 1, 2 numbers; expected one"),
+    "list of numbers, one missing": (pa.array([[1, 2], [3, 4], None, [5, 6]]), f"row 3: {NONE}"),
+    "struct": (pa.array([{"a": 1}] * 4), f"'x' holds struct<a: int64>; expected numbers.*{LEFT_OUT}"),
+    "binary": (pa.array([b"a"] * 4), f"'x' holds binary; .*{LEFT_OUT}"),
     "list of texts": (pa.array([["a"]] * 4), r"'x' holds list<element: string>; .*data.leave_out"),
     "numbers as texts, with a mark": (
         pa.array(["1", "2", "?", "4"]),
         r"row 3: '\?' in the column 'x', .* a file that has them as numbers, 'data.categorical=\[\"x\"\]",
     ),
-    "missing number": (
-        pa.array([1, None, 2, 4]),
-        "row 2: no value in the column 'x'; 1 have none. data.missing=mean",
-    ),
-    "NaN": (
-        pa.array([1.0, 2, float("nan"), 4]),
-        "row 3: no value in the column 'x'; 1 have none. data.missing=mean",
-    ),
-    "infinity": (
-        pa.array([1.0, float("inf"), 2, 4]),
-        "row 2: inf in the column 'x'; expected finite numbers",
-    ),
-    "all missing": (
-        pa.nulls(4),
-        "no column of numbers or categories beside label; .*'x', which has no values",
-    ),
+    "missing number": (pa.array([1, None, 2, 4]), f"row 2: {NONE}. data.missing=mean"),
+    "NaN": (pa.array([1.0, 2, float("nan"), 4]), f"row 3: {NONE}. data.missing=mean"),
+    "inf": (pa.array([1.0, float("inf"), 2, 4]), "row 2: inf in the column 'x'; expected finite numbers"),
+    "no values": (pa.nulls(4), "no column of numbers or categories beside label; .*'x', which has no values"),
     "one number, which sums do not keep": (pa.array([0.1] * 4), np.zeros((4, 1))),
     "one number but for rounding": (pa.array([0.3, 0.1 + 0.2, 0.3, 0.3]), np.zeros((4, 1))),
 }
@@ -125,46 +106,29 @@ def test_a_column_of_each_arrow_type_is_what_it_means_or_one_line(kind, tmp_path
     read_or_refused("tabular", written, train="train.parquet")
 
 
+WITH_A_GAP = np.insert(z(1, 3, 8), 1, 0, axis=0)
+
+
+def frame(pd, x, index=None, label=LABELS):
+    return pd.DataFrame({"x": x, "label": label}, index=index)
+
+
 PANDAS = {
-    "texts": (lambda pd: pd.DataFrame({"x": TOWNS, "label": LABELS}), IN_TOWNS, {}),
-    "categories": (
-        lambda pd: pd.DataFrame({"x": pd.Categorical(TOWNS), "label": pd.Categorical(LABELS)}),
-        IN_TOWNS,
-        {},
-    ),
-    "ordered categories of numbers": (
-        lambda pd: pd.DataFrame({"x": pd.Categorical([30, 7, 30, 7], ordered=True), "label": LABELS}),
-        hot(1, 0, 1, 0),
-        {},
-    ),
-    "whole numbers with a gap": (
-        lambda pd: pd.DataFrame({"x": pd.array([1, None, 3, 8], "Int64"), "label": LABELS}),
-        np.insert(z(1, 3, 8), 1, 0, axis=0),
+    "texts": (lambda pd: frame(pd, TOWNS), IN_TOWNS),
+    "categories": (lambda pd: frame(pd, pd.Categorical(TOWNS), label=pd.Categorical(LABELS)), IN_TOWNS),
+    "ordered": (lambda pd: frame(pd, pd.Categorical([30, 7, 30, 7], ordered=True)), hot(1, 0, 1, 0)),
+    "whole numbers": (
+        lambda pd: frame(pd, pd.array([1, None, 3, 8], "Int64")),
+        WITH_A_GAP,
         {"missing": "mean"},
     ),
-    "floats with a gap": (
-        lambda pd: pd.DataFrame({"x": [1, None, 3, 8], "label": LABELS}),
-        np.insert(z(1, 3, 8), 1, 0, axis=0),
-        {"missing": "mean"},
-    ),
-    "true and false with a gap": (
-        lambda pd: pd.DataFrame({"x": pd.array([True, None, False, True], "boolean"), "label": LABELS}),
-        hot(2, 0, 1, 2),
-        {},
-    ),
-    "times with a zone": (
-        lambda pd: pd.DataFrame({"x": pd.to_datetime(STAMPS).tz_localize("Europe/Berlin"), "label": LABELS}),
-        z(0, 1, 2, 4),
-        {},
-    ),
-    "spans": (lambda pd: pd.DataFrame({"x": pd.to_timedelta(SPANS), "label": LABELS}), z(0, 1, 2, 4), {}),
-    "intervals": (
-        lambda pd: pd.DataFrame({"x": pd.interval_range(0, 4), "label": LABELS}),
-        r"'x' holds struct<.*data.leave_out=\[\"x\"\]",
-        {},
-    ),
+    "floats with a gap": (lambda pd: frame(pd, [1, None, 3, 8]), WITH_A_GAP, {"missing": "mean"}),
+    "booleans": (lambda pd: frame(pd, pd.array([True, None, False, True], "boolean")), hot(2, 0, 1, 2)),
+    "zoned": (lambda pd: frame(pd, pd.to_datetime(STAMPS).tz_localize("Europe/Berlin")), z(0, 1, 2, 4)),
+    "spans": (lambda pd: frame(pd, pd.to_timedelta(SPANS)), z(0, 1, 2, 4)),
+    "intervals": (lambda pd: frame(pd, pd.interval_range(0, 4)), f"'x' holds struct<.*{LEFT_OUT}"),
     "an index": (
-        lambda pd: pd.DataFrame({"x": [0, 1, 2, 4], "label": LABELS}, index=[7, 3, 9, 1]),
+        lambda pd: frame(pd, COUNTED, index=[7, 3, 9, 1]),
         z(0, 1, 2, 4),
         {"notes": ["'__index_level_0__', which numbers the rows, as pandas' index does"]},
     ),
@@ -174,14 +138,12 @@ PANDAS = {
         {"notes": [r"'site', an index of pandas, is a feature; 'data.leave_out=\[\"site\"\]' leaves it out"]},
     ),
     "an index with a name, which numbers rows": (
-        lambda pd: pd.DataFrame(
-            {"x": [0, 1, 2, 4], "label": LABELS}, index=pd.Index([7, 3, 9, 1], name="id")
-        ),
+        lambda pd: frame(pd, COUNTED, index=pd.Index([7, 3, 9, 1], name="id")),
         z(0, 1, 2, 4),
         {"notes": ["left out: 'id', which numbers the rows, as pandas' index does"]},
     ),
     "texts that are all numbers": (
-        lambda pd: pd.DataFrame({"x": ["10", "9", "10", "2.5"], "label": LABELS}),
+        lambda pd: frame(pd, ["10", "9", "10", "2.5"]),
         hot(2, 1, 2, 0),
         {"notes": ["column 'x' has texts, all of them numbers, which are read as categories"]},
     ),
@@ -190,7 +152,8 @@ PANDAS = {
 
 @pytest.mark.parametrize("kind", PANDAS)
 def test_pandas_parquet_is_what_it_means_or_one_line(kind, tmp_path, read_or_refused):
-    make, features, options = PANDAS[kind]
+    make, features, *more = PANDAS[kind]
+    options = dict(*more)
     make(pytest.importorskip("pandas")).to_parquet(tmp_path / "train.parquet")
     notes = {"notes": options.get("notes", [])}
     written = features if isinstance(features, str) else {"images": features, "names": ("a", "b"), **notes}
@@ -201,10 +164,7 @@ POLARS = {
     "texts": (lambda pl: pl.Series("x", TOWNS), IN_TOWNS),
     "categories": (lambda pl: pl.Series("x", TOWNS, pl.Categorical), IN_TOWNS),
     "an enumeration": (lambda pl: pl.Series("x", TOWNS, pl.Enum(["Ulm", "Kiel", "Bonn"])), IN_TOWNS),
-    "decimals": (
-        lambda pl: pl.Series("x", [Decimal(one) for one in COUNTED], pl.Decimal(9, 2)),
-        z(0, 1, 2, 4),
-    ),
+    "decimals": (lambda pl: pl.Series("x", list(map(Decimal, COUNTED)), pl.Decimal(9, 2)), z(0, 1, 2, 4)),
     "small numbers": (lambda pl: pl.Series("x", COUNTED, pl.UInt8), z(0, 1, 2, 4)),
     "days": (lambda pl: pl.Series("x", DAYS), z(0, 1, 2, 4)),
     "times": (lambda pl: pl.Series("x", STAMPS), z(0, 1, 2, 4)),
@@ -222,9 +182,8 @@ def test_polars_parquet_is_what_it_means_or_one_line(kind, tmp_path, read_or_ref
     make, features = POLARS[kind]
     pl = pytest.importorskip("polars")
     pl.DataFrame([make(pl), pl.Series("label", LABELS)]).write_parquet(tmp_path / "train.parquet")
-    read_or_refused(
-        "tabular", features if isinstance(features, str) else {"images": features}, train="train.parquet"
-    )
+    written = features if isinstance(features, str) else {"images": features}
+    read_or_refused("tabular", written, train="train.parquet")
 
 
 def test_libraries_csv_is_read_with_the_keys_that_say_how_it_is_written(tmp_path, read_or_refused):
@@ -250,9 +209,8 @@ def test_a_column_without_a_name_that_is_no_row_number_is_a_feature(tmp_path, re
 
 def test_other_files_than_tables_are_named(tmp_path, read_or_refused):
     feather.write_feather(pa.table({"x": COUNTED, "label": LABELS}), tmp_path / "a.feather")
-    read_or_refused(
-        "tabular", "a.feather is an Arrow IPC .* file; expected CSV or Parquet", train="a.feather"
-    )
+    refusal = "a.feather is an Arrow IPC .* file; expected CSV or Parquet"
+    read_or_refused("tabular", refusal, train="a.feather")
     (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04 and so on")
     read_or_refused("csv", "a.xlsx is a ZIP archive, as spreadsheets are", train="a.xlsx")
 
