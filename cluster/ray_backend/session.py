@@ -64,7 +64,6 @@ class RaySession:
     ) -> None:
         self._recipe, self._runs, self._environments = recipe, runs, environments
         self._asked, self._address = address, address or os.environ.get("RAY_ADDRESS")
-        self._option = "--address" if address else "RAY_ADDRESS ="
         self._foreign = ray.is_initialized()  # in a notebook or a test: somebody else's, left as it is
         self._thread = threading.Thread(target=self._live, name="ray")
         self._started, self._over = threading.Event(), threading.Event()
@@ -76,8 +75,8 @@ class RaySession:
         try:
             # What the caller does next, as to import torch, would keep this thread from Python's lock.
             self._under_way.wait()
-        except BaseException:  # Ctrl-C
-            self._over.set()
+        except BaseException as error:  # Ctrl-C
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -115,7 +114,7 @@ class RaySession:
                     self._start(block.enter_context(private_folder()))
                 else:
                     self._under_way.set()
-                    _connect(self._address, self._option)
+                    _connect(self._address, "--address" if self._asked else "RAY_ADDRESS =")
             except BaseException as error:  # raised again by `ready`, in the caller's thread
                 self._error = error
             self._under_way.set()

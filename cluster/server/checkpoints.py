@@ -10,7 +10,6 @@ lack, is recognised and reported, and the one before it is used. Those of other 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +25,14 @@ from rayfed_kd.cluster.server.run_state import Snapshot
 from rayfed_kd.cluster.server.stored.changes import Changes
 from rayfed_kd.cluster.server.stored.loading import FORMAT, PLAIN, checkpoint_fault, load_snapshot
 from rayfed_kd.errors import DataError
-from rayfed_kd.files.whole import atomic_write, flush_to_disk, make_folder, read_json, remove_unfinished
+from rayfed_kd.files.whole import (
+    atomic_write,
+    flush_to_disk,
+    make_folder,
+    new_hash,
+    read_json,
+    remove_unfinished,
+)
 from rayfed_kd.protocol import Array
 from rayfed_kd.protocol.state_packing import pack
 from rayfed_kd.protocol.state_unpacking import Publish
@@ -108,7 +114,7 @@ class Checkpointer:
         path = self._folder / f"round-{snapshot.round:06d}.safetensors"
         content = save(arrays, metadata={"tree": json.dumps(tree)})
         atomic_write(path, content)
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        digest = new_hash(content).hexdigest()
         facts = {"round": snapshot.round, "bytes": len(content), "blake2b": digest, "rows": rows, "log": log}
         facts["asked_rounds"] = snapshot.asked_rounds
         # The note comes last: `latest` lists notes, so a kill before this line leaves no half checkpoint.

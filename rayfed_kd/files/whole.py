@@ -217,10 +217,15 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def new_hash(content: bytes = b"") -> Any:
+    """The hash by which files are known, BLAKE2b of 16 bytes, of what is known of the content so far."""
+    return hashlib.blake2b(content, digest_size=16)
+
+
 def file_digest(path: Path) -> str:
-    """The BLAKE2b hash of a file, 16 bytes as hexadecimal digits."""
+    """The hash of a file, as hexadecimal digits."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.file_digest(file, new_hash).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class RoundPictures:
 
     def draw_shown(self, round_index: int, name: str, content: Shown) -> None:
         """Draw what a method shows after a round under this name."""
-        from rayfed_kd.protocol import ClassValues, Samples
+        from rayfed_kd.protocol import ClassValues, Samples, to_array
 
         if isinstance(content, Samples):
             self._draw_samples(round_index, name, content)
@@ -55,7 +55,7 @@ class RoundPictures:
             return  # no picture of nothing
         from rayfed_kd.results.charts.bars import class_values_figure, distribution_figure
 
-        values = {series: value.detach().cpu().numpy() for series, value in content.values.items()}
+        values = {series: to_array(value) for series, value in content.values.items()}
         names = self._setting.dataset.class_names
         if isinstance(content, ClassValues):
             figure = class_values_figure(values, names, content.quantity, round_index)
@@ -70,10 +70,11 @@ class RoundPictures:
         write_parquet(self._folder / "figures" / f"{file}.parquet", pa.table(columns))
 
     def _draw_samples(self, round_index: int, name: str, samples: Samples) -> None:
+        from rayfed_kd.protocol import to_array
         from rayfed_kd.results.charts.images import class_means_figure, sample_grid_figure
 
         names = self._setting.dataset.class_names
-        images, labels = (part.detach().cpu().numpy() for part in (samples.images, samples.labels))
+        images, labels = map(to_array, (samples.images, samples.labels))
         grid = sample_grid_figure(images[:SHOWN_SAMPLES], labels[:SHOWN_SAMPLES], names)
         means, counts = _class_means(images, labels, len(names))
         classes = class_means_figure(self._real_means, means, names, counts)

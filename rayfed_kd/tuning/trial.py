@@ -131,10 +131,11 @@ class TrialRun:
             tell: called with a line when a tracker fails.
         """
         for record in self.search.folder.records():
+            if record.status != "stopped":
+                continue
             folder = self.search.folder.trial(record.number)
             before = read_summary(folder)  # of an earlier end, if the trial was tried again
-            ended = before.get("status", "failed") != "failed" and before["rounds"] >= record.round
-            if record.status == "stopped" and not ended:
+            if before.get("status", "failed") == "failed" or before["rounds"] < record.round:
                 self.search.folder.wait_for_trial(record.number)
                 recipe = load_recipe(folder / CONFIG)
                 write_end(folder, recipe, "interrupted", Trackers(folder, recipe, tell))

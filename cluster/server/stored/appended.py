@@ -6,7 +6,6 @@ harms nothing: what lies beyond those bytes is not looked at.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -17,6 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rayfed_kd.files.whole import new_hash
 
 LENGTH_BYTES = 8  # of the number before each entry's header
 READ_BYTES = 2**20
@@ -41,7 +42,7 @@ class AppendedFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, 0
-        self._hash = _new_hash()
+        self._hash = new_hash()
         self._file: BinaryIO | None = None
 
     def append(self, structure: Any, arrays: Sequence[NDArray[Any]]) -> Place:
@@ -139,7 +140,7 @@ def appended_fault(path: Path, facts: dict[str, Any]) -> str | None:
         OSError: it cannot be read.
         KeyError: the facts lack something.
     """
-    size, digest, left = path.stat().st_size, _new_hash(), facts["bytes"]
+    size, digest, left = path.stat().st_size, new_hash(), facts["bytes"]
     if size < left:
         return f"{path.name} has {size} of {left} bytes"
     with path.open("rb") as file:
@@ -147,7 +148,3 @@ def appended_fault(path: Path, facts: dict[str, Any]) -> str | None:
             digest.update(content)
             left -= len(content)
     return None if digest.hexdigest() == facts["blake2b"] else f"{path.name} has another checksum"
-
-
-def _new_hash() -> Any:
-    return hashlib.blake2b(digest_size=16)
