@@ -231,7 +231,7 @@ def tune_words(root: Path) -> list[str]:
 
 
 # Killed when round 2 is recorded and the checkpoint is that of round 1: a resumed run cuts tables.
-MID_RUN = (run_words, "mkdir run/checkpoints/.part-round-000002.safetensors #1")
+MID_RUN = (run_words, "open run/checkpoints/.part-round-000002.safetensors #1")
 # Killed when round 1 is recorded and there is no checkpoint: the run begins again.
 NO_CHECKPOINT = (run_words, "replace run/checkpoints/round-000001.json #1")
 # The five tables are written alike, and so are the pictures: `run` tries each, the other scenarios try one.
