@@ -26,8 +26,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rayfed_kd.protocol import ClientContext, FlatModule, Message, OptimizerRecipe, Reply, ServerContext
-from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions, GlobalModel
+from rayfed_kd.protocol import ClientContext, FlatModule, Message, OptimizerRecipe, Reply
+from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
 from rayfed_kd.toolbox.distillation import BATCHNORM, BatchNormMode, normalising
 from rayfed_kd.toolbox.local_training import (
     Loss,
@@ -71,17 +71,12 @@ class FedCOG(Averaging[Tensor | None]):
     client_keeps = "its last local model"
     generates = "images"
 
-    def dispatch(self, server: GlobalModel, ctx: ServerContext) -> Message:
-        """Send w^t and its number of updates, which tells whether generation has started."""
-        return Message(student=server.weights, version=server.version)
-
     def client_update(
         self, client: Tensor | None, message: Message, ctx: ClientContext
     ) -> tuple[Tensor | None, Reply]:
         """Generate x~ of missing classes and learn what w^t predicts on them; otherwise CE alone."""
         options, student = self.options, ctx.model(message["student"])
         labels = missing_labels(ctx.label_counts(), options.images)
-        # Updates are counted from 0, rounds from 1.
         if options.lambda_kd and len(labels) and ctx.round >= options.generation_from_round:
             consensus = ctx.frozen_model(message["student"])
             local_model = None if client is None else ctx.frozen_model(client)

@@ -95,7 +95,7 @@ class FedTGP(PrototypeClients[ServerState], plain_training=True):
         optimizer = Optimizer(self.options.server_optimizer or ctx.local.optimizer, trained)
         for _ in range(self.options.server_epochs):
             order = torch.randperm(len(labels), generator=ctx.stream("order"), device=ctx.device)
-            for batch in torch.split(order, self.options.server_batch_size):
+            for batch in ctx.in_batches(order, self.options.server_batch_size):
                 prototypes = made_prototypes(trained.value, *sizes)
                 loss = margin_loss(sent[batch], labels[batch], prototypes, margin)
                 ctx.log(margin_ce=loss)

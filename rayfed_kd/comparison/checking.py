@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.planning import PlannedRun, plan_runs
 from rayfed_kd.comparison.published import published_lines
 from rayfed_kd.comparison.studies import Study, TargetRun, check_names
-from rayfed_kd.errors import RecipeError, changes, naming, quoted, shown
+from rayfed_kd.errors import RecipeError, changes, naming, quoted
 from rayfed_kd.experiment.preparation import find_own_modules, method_location
 from rayfed_kd.experiment.resumability import decisive
 from rayfed_kd.protocol import Method
@@ -19,7 +19,7 @@ from rayfed_kd.recipe.overrides import override_lines
 from rayfed_kd.recipe.registry import load_object
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.folder import begun_recipe
-from rayfed_kd.results.names import metric_scale, nearest_model
+from rayfed_kd.results.names import ONE_FOR_ALL, metric_scale, nearest_model
 from rayfed_kd.results.scores import is_score
 
 # Where and how a run ran does not change its result, threads aside; the seed has a folder of its own.
@@ -45,8 +45,9 @@ def check_studies(studies: Sequence[Study]) -> Sequence[Study]:
         unfinished = [(run, recipe) for run, recipe in zip(planned, recipes, strict=True) if not run.done]
         for _, recipe in unfinished[:1]:  # all rows have the same data
             find_data(recipe)
-            if study.headline == "server_accuracy" and load_data(recipe).test is None:
-                raise RecipeError("headline: the data have no official test set", source=study.source or None)
+            for key, metric, _ in _named_metrics(study):
+                if metric.startswith(("server_accuracy", "official_")) and load_data(recipe).test is None:
+                    raise RecipeError("the data have no official test set", key, source=study.source or None)
         for run, _ in unfinished:
             if run.folder.is_dir() and any(run.folder.iterdir()):
                 raise RecipeError(f"{run.folder} is there, without a finished run; expected another folder")
@@ -76,9 +77,10 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
             with run.naming():
                 place = override_lines({"results.folder": run.unfinished_folder})
                 recipes.append(load_recipe(run.source, [*run.overrides, *place]))
+        by_label = {run.label: read for run, read in zip(planned, recipes, strict=True)}
         _check_models(study, recipes)
-        _check_scores(study, recipes)
-        _check_claimed_models(study, {run.label: read for run, read in zip(planned, recipes, strict=True)})
+        _check_metrics(study, by_label)
+        _check_claimed_models(study, by_label)
         _check_same_data(planned, recipes)
         # What rows are to run with is known when all searches are over: then they are checked.
         if all(run.search is None for run in study.runs):
@@ -88,18 +90,41 @@ def check_study(study: Study) -> tuple[list[PlannedRun], list[Recipe]]:
     return planned, recipes
 
 
-def _check_scores(study: Study, recipes: Sequence[Recipe]) -> None:
-    """Refuse metrics by name that no row has: they would be missing after hours of runs."""
-    named = [("headline", study.headline), *(("claims.metric", claim.metric) for claim in study.claims)]
-    scores = [(key, name) for key, name in named if name is not None and is_score(name)]
-    if not scores:
-        return
-    from rayfed_kd.setting.metrics import make_metrics  # which loads torch
+def _named_metrics(study: Study) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Where the study names a metric, which, and the labels of rows of which one must have it."""
+    if study.headline is not None:
+        yield "headline", study.headline, study.labels
+    for place, claim in enumerate(study.claims):
+        if metric := claim.metric or study.headline:
+            yield from ((f"claims[{place}]", metric, [row.run]) for row in (claim.higher, claim.lower))
+    for place, published in enumerate(study.published):
+        if published.ours is not None:
+            yield f"published[{place}].ours", published.ours, published.rows or study.labels
 
-    titles = {metric.title for recipe in recipes for metric in make_metrics(recipe)}
-    for key, name in scores:
-        if name.partition("_")[2] not in titles:
-            raise RecipeError(f"no row's evaluation.metrics has {shown(name)}", path=key)
+
+def _check_metrics(study: Study, recipes: Mapping[str, Recipe]) -> None:
+    """Refuse metrics that rows cannot have: they would be missing after hours of runs."""
+    for key, metric, labels in _named_metrics(study):
+        reasons = [_why_without(recipes[label], metric) for label in labels]
+        if all(reasons):
+            whose = f"{quoted(labels[0])} has no" if len(labels) == 1 else "no row has"
+            raise RecipeError(f"{whose} {metric}: {reasons[0]}", path=key)
+
+
+def _why_without(recipe: Recipe, metric: str) -> str | None:
+    """Why no model of the recipe can have a metric; None if one may."""
+    test, _, title = metric.partition("_")
+    if is_score(metric):
+        from rayfed_kd.setting.metrics import make_metrics  # which loads torch
+
+        if title not in {metric.title for metric in make_metrics(recipe)}:
+            return f"evaluation.metrics is without {title}"
+    elif metric in ("bytes", "server_accuracy") or recipe.method.name not in METHODS:
+        return None
+    elif not ONE_FOR_ALL.issuperset(method_of(recipe).evaluates or ["unknown"]):
+        return None  # clients' own models are tested on what `partition.test` says
+    without = recipe.partition.test == "official" and test != "official"
+    return "with partition.test=official clients keep no test part" if without else None
 
 
 def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
@@ -115,8 +140,11 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         check_names("baseline", [study.baseline], labels)
     if study.paper is not None:
         check_names("paper.rows", study.paper.rows, labels)
-        if study.paper.style is not None and not Path(study.paper.style).is_file():
-            raise RecipeError(f"paper.style: there is no file {study.paper.style}")
+        if study.paper.style is not None:
+            from rayfed_kd.comparison.writers.paper import styled  # which loads matplotlib
+
+            with styled(study.paper.style):
+                pass
     for model, row in study.baselines.items():
         check_names(f"baselines.{model}", [row], labels)
     for place, claim in enumerate(study.claims):
@@ -130,7 +158,8 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         if run.search is not None and study.search is None:
             raise RecipeError(f"runs: {run.label} is searched; the study has no search: {{seeds, samples}}")
         if run.against is not None:
-            check_names(f"runs: {run.label}: against", [run.against], labels)
+            others = [label for label in labels if label != run.label]
+            check_names(f"runs: {run.label}: against", [run.against], others)
 
 
 def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:

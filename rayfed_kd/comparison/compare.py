@@ -115,8 +115,8 @@ def _other_seeds(study: Study) -> list[str]:
     folder = Path(study.folder)
     by_row = (seeds_there(folder, label, finished=True) for label in study.labels)
     others = sorted(set[int].intersection(*by_row) - set(study.seeds))
-    if not others:
-        return []
+    if not others or any(change.startswith("seeds ") for change in study.changes):
+        return []  # seeds that the command line chose leave others out on purpose
     listed = in_words(map(str, others))
     return [f"the folder has runs of all rows with seeds {listed}, too: --add-seeds 0 shows them"]
 

@@ -161,21 +161,21 @@ class Comparison:
         baseline = self.baseline(row)
         if baseline is None:
             return None
-        alike, rows = self.alike(row, baseline), (row, baseline)
+        alike, rows = self.alike(row, baseline, self.headline), (row, baseline)
         return paired_difference(*(alike.values_by_seed(r, self.headline, "mean of last") for r in rows))
 
-    def alike(self, row: Row, other: Row) -> Comparison:
-        """This comparison with these rows' curves at the evaluations that both have.
+    def alike(self, row: Row, other: Row, metric: str, *, other_lengths: bool = False) -> Comparison:
+        """This comparison with these rows' curves of a metric, and of headlines, where both have values.
 
         A row that is evaluated more often than another would have its mean over other rounds. Runs that have
-        other numbers of rounds keep their own evaluations.
+        other numbers of rounds keep their own evaluations, but with `other_lengths`.
         """
         cut = dict[CurveKey, Curve]()
-        for metric in self.metrics:
-            ours, theirs = self.seed_curves(row, metric), self.seed_curves(other, metric)
+        for name in {metric, self.headline, *HEADLINES}:
+            ours, theirs = self.seed_curves(row, name), self.seed_curves(other, name)
             for seed in ours.keys() & theirs.keys():
-                cut[CurveKey(*row, seed, metric)] = ours[seed].beside(theirs[seed])
-                cut[CurveKey(*other, seed, metric)] = theirs[seed].beside(ours[seed])
+                cut[CurveKey(*row, seed, name)] = ours[seed].beside(theirs[seed], other_lengths)
+                cut[CurveKey(*other, seed, name)] = theirs[seed].beside(ours[seed], other_lengths)
         if all(curve is self.curves[key] for key, curve in cut.items()):
             return self
         return replace(self, curves={**self.curves, **cut})
@@ -187,9 +187,11 @@ class Comparison:
     def _judged(self, claim: Claim) -> JudgedClaim:
         metric = claim.metric or self.headline
         higher, lower = (self._row_of(side) for side in (claim.higher, claim.lower))
-        alike = self.alike(higher, lower)
+        # The longer of two runs would have a higher mean of all, as its last evaluations are its best.
+        alike = self.alike(higher, lower, metric, other_lengths=claim.statistic == "mean of all")
         ours, theirs = (alike._claimed_values(row, metric, claim.statistic) for row in (higher, lower))
-        return JudgedClaim(claim, higher, lower, metric, paired_difference(ours, theirs))
+        cut = metric != "bytes" and alike is not self
+        return JudgedClaim(claim, higher, lower, metric, paired_difference(ours, theirs), cut)
 
     def _row_of(self, named: RowModel) -> Row:
         models = (model for label, model in self.rows if label == named.run)
@@ -283,8 +285,3 @@ class Comparison:
     def privacy(self, label: str) -> list[Mapping[str, Any]]:
         """What the row's runs spent of privacy, as the last rows of their tables; empty without `privacy`."""
         return [run.privacy for run in self.seed_totals(label).values() if run.privacy is not None]
-
-    @cached_property
-    def has_clock(self) -> bool:
-        """Whether any run simulated time."""
-        return any(cost.sim_s is not None for curve in self.curves.values() for cost in curve.costs)

@@ -144,13 +144,18 @@ class Curve:
         last = (self.evaluated or self.rounds)[-evaluations:]  # a slice from -0 has all
         return [value for index, value in zip(self.rounds, self.values, strict=True) if index in last]
 
-    def beside(self, other: Curve) -> Curve:
-        """This curve at the rounds that both runs evaluated; as it is if the runs have other lengths."""
+    def beside(self, other: Curve, other_lengths: bool) -> Curve:
+        """This curve at the rounds in which both runs have a value.
+
+        Args:
+            other: the other run's.
+            other_lengths: whether runs of other lengths are cut, too; else they stay as they are.
+        """
         ours, theirs = self.evaluated or self.rounds, other.evaluated or other.rounds
-        if ours == theirs or ours[-1] != theirs[-1]:
+        if (self.rounds == other.rounds and ours == theirs) or (ours[-1] != theirs[-1] and not other_lengths):
             return self
         both = [index for index in ours if index in theirs]
-        rounds = [index for index in self.rounds if index in both]
+        rounds = [index for index in self.rounds if index in both and index in other.rounds]
         values, costs = zip(*map(self.at, rounds), strict=True) if rounds else ((), ())
         return Curve(rounds, list(values), list(costs), self.better, both)
 

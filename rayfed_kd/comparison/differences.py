@@ -103,6 +103,7 @@ class JudgedClaim:
         higher, lower: the rows that it is about.
         metric: a metric's column, or `bytes`.
         difference: of the higher row less the lower one; None: fewer than two seeds have both.
+        cut: it leaves out evaluations that one of the rows alone has.
     """
 
     claim: Claim
@@ -110,6 +111,7 @@ class JudgedClaim:
     lower: Row
     metric: str
     difference: Difference | None
+    cut: bool = False
 
     @property
     def verdict(self) -> Verdict | None:

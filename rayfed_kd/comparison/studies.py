@@ -76,7 +76,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from rayfed_kd.comparison.curves import AxisName
 from rayfed_kd.errors import RecipeError, naming, nearest, quoted
@@ -222,6 +222,12 @@ class Claim(Closed):
     metric: Claimed | None = None
     statistic: ClaimStatistic = "mean of last"
     margin: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _effective(self) -> Claim:
+        if self.metric == "bytes" and "statistic" in self.model_fields_set:
+            raise ValueError("statistic: bytes are those of the whole run; expected none")
+        return self
 
 
 class StudyTable(Closed):

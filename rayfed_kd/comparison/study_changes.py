@@ -7,6 +7,7 @@ table's title and in the papers' headings.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def change_study(
         changes.append(f"of {len(study.labels)} rows only {in_words(changed.labels)}")
     elif left_out:
         changes.append(f"without {in_words(left_out)}")
+    if study.paper is not None and changed.paper is None:
+        changes.append("no files for a paper, all of whose rows are left out")
     runs = [run.with_overrides(overrides) for run in changed.runs]
     changed = changed.model_copy(update={"seeds": new_seeds, "runs": runs})
     return with_changes_in_title(changed, [*changes, *lost_references])
@@ -75,7 +78,7 @@ def _without_references(study: Study, left_out: Collection[str]) -> tuple[Study,
 def _replaced_settings(study: Study, override: str) -> str:
     """In brackets, the rows whose own setting the override takes the place of; "" if there are none."""
     key, _, text = override.partition("=")
-    new_values = StudyRun(label="command line", overrides=[override]).own_values(key)
+    new_values = _own_values(override, key)
     labels_by_value: dict[str, list[str]] = {}
     for run in study.runs:
         with naming(f"{study.source or 'study'}, row {run.label}"):
@@ -87,6 +90,10 @@ def _replaced_settings(study: Study, override: str) -> str:
         for value, labels in labels_by_value.items()
     ]
     return f" ({'; '.join(replaced)})" if replaced else ""
+
+
+def _own_values(override: str, key: str) -> list[Any]:
+    return StudyRun(label="one", overrides=[override]).own_values(key)
 
 
 def with_changes_in_title(study: Study, changes: Sequence[str]) -> Study:
@@ -123,11 +130,13 @@ def quick_version(study: Study) -> Study:
     check_names("quick.tables", quick.tables or (), study.tables)
     tables = _tables_named(study, quick.tables)
     for name, table in tables.items():
-        keys = tuple(f"{line.partition('=')[0]}." for line in table.overrides)
-        if lost := [line for line in quick.overrides if f"{line.partition('=')[0]}.".startswith(keys)]:
-            raise RecipeError(
-                f"quick.overrides: {lost[0]} has no effect in table {name}, which sets it; take quick.tables"
-            )
+        keys = [line.partition("=")[0] for line in table.overrides]
+        for line, key in product(quick.overrides, keys):
+            # `local` undoes `local.epochs=1`, and `local.epochs` a part of `local={epochs: 1}`.
+            if f"{line.partition('=')[0]}.".startswith(f"{key}.") or _own_values(line, key):
+                raise RecipeError(
+                    f"quick.overrides: {line} has no effect in table {name}, which sets it; take quick.tables"
+                )
         overrides = [*table.overrides, *(quick.tables or {}).get(name, [])]
         tables[name] = table.model_copy(update={"overrides": overrides})
     changes = {

@@ -40,7 +40,7 @@ def columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
         usual = row_name(comparison, _usual_baseline(comparison))
         cells[f"difference to {usual} [95 % interval]"] = partial(_row_difference_text, comparison)
     for metric, printed in comparison.printed_values().items():
-        cells[f"published {metric}"] = partial(_printed_cell, printed)
+        cells[f"published {metric}"] = partial(printed_cell, printed)
     spent = [spending for label in comparison.study.labels for spending in comparison.privacy(label)]
     for name in (*EPSILONS, "delta"):
         if any(spending[name] is not None for spending in spent):
@@ -52,7 +52,8 @@ def _mean_cell(comparison: Comparison, metric: str, statistic: str) -> Callable[
     return lambda row: mean_text(comparison.values(row, metric, statistic), metric)
 
 
-def _printed_cell(printed: Mapping[Row, PrintedValue], row: Row) -> str:
+def printed_cell(printed: Mapping[Row, PrintedValue], row: Row) -> str:
+    """A row's printed value as text; "" without one."""
     return printed_text(printed[row]) if row in printed else ""
 
 
@@ -214,20 +215,21 @@ def _difference_notes(comparison: Comparison) -> list[str]:
 def _is_cut(comparison: Comparison, row: Row) -> bool:
     """Whether the row's difference leaves out evaluations that it or its baseline alone has."""
     baseline = comparison.baseline(row) if comparison.difference(row) else None
-    return baseline is not None and comparison.alike(row, baseline) is not comparison
+    return baseline is not None and comparison.alike(row, baseline, comparison.headline) is not comparison
 
 
 def _claim_notes(comparison: Comparison) -> Iterator[str]:
     judged = [claim for claim in comparison.judged_claims() if claim.difference is not None]
     for claim in judged:
-        if claim.metric != "bytes" and comparison.alike(claim.higher, claim.lower) is not comparison:
+        if claim.cut:
             yield f'the claim "{claim.claim.says}" is over the evaluations that both rows have'
     if len(judged) > 1:
         by_chance = len(judged) * (1 - CONFIDENCE) / 2
+        line = ", or with one of minus their margin" * any(claim.margin for claim in judged)
         yield (
             f"each claim's verdict is of its own 95 % interval: of {len(judged)} claims without any "
-            f"difference, {by_chance:.2g} would be shown by chance; Holm's correction is of all of them "
-            "together"
+            f"difference{line}, {by_chance:.2g} would be shown by chance; Holm's correction is of all of "
+            "them together"
         )
 
 

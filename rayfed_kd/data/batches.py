@@ -187,7 +187,7 @@ class Public:
         """One pass over the public samples, to train on, in an order that is drawn for this epoch.
 
         Args:
-            index: the epoch; the same index gives the same order to every client and to the server.
+            index: the epoch; each step of a client or of the server has orders of its own.
             batch_size: what becomes of fewer samples at the end `local.last_batch` says.
             ids: [n] int64, which samples; None: all.
         """

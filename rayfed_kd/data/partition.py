@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rayfed_kd.data.schemes_of_source import Division
 from rayfed_kd.errors import DataError, RecipeError
 from rayfed_kd.recipe.registry import Registry, blaming, in_modules
 from rayfed_kd.recipe.roles import PARTITION_SCHEME
-from rayfed_kd.recipe.strict import Named
+from rayfed_kd.recipe.sections.data import PartitionRecipe
 
 __all__ = ["SCHEMES", "Division", "Partition", "Pool", "make_partition"]
 
@@ -142,32 +142,19 @@ def draw_public(total: int, count: int, stream: np.random.Generator) -> tuple[Ar
     return order[:count], np.sort(order[count:])
 
 
-def make_partition(
-    pool: Pool,
-    clients: int,
-    scheme: str,
-    options: Mapping[str, Any],
-    stream: np.random.Generator,
-    *,
-    test: Literal["local", "official"] = "local",
-    test_fraction: float = 0.2,
-) -> Partition:
-    """Draws a partition.
+def make_partition(pool: Pool, section: PartitionRecipe, stream: np.random.Generator) -> Partition:
+    """Draws a partition as a recipe says; a public set is not its matter.
 
-    Args:
-        scheme: a registered name or package.module:Object.
-        options: the scheme's own.
-        test: "local" keeps `test_fraction` of each client's samples for its test, "official" none.
     Raises: RecipeError if it cannot be made.
     """
-    total = len(pool.labels)
+    total, clients, scheme, test = len(pool.labels), section.clients, section.name, section.test
     if clients > total:
         raise RecipeError(f"partition.clients = {clients}: there are {total} training samples")
-    bound = SCHEMES.bound(Named(name=scheme, **options), "partition")
+    bound = SCHEMES.bound(section, "partition")
     with blaming(f"partition.name: {scheme}"):
         drawn = bound.found(pool, clients, stream, **bound.arguments)
         drawn = drawn if isinstance(drawn, Division | ClientParts) else list(drawn)
-    origin = {"scheme": scheme, "options": dict(options), "test": test, "samples": total}
+    origin = {"scheme": scheme, "options": section.options, "test": test, "samples": total}
     if isinstance(drawn, Division):
         if test == "official":
             raise RecipeError(
@@ -183,7 +170,7 @@ def make_partition(
     parts = _checked(drawn, clients, total, scheme)
     if test == "official":
         return Partition(parts, ClientParts.sized(parts.indices[:0], np.zeros(clients)), origin)
-    train, tested = _halved(parts, test_fraction, stream)
+    train, tested = _halved(parts, section.test_fraction, stream)
     return Partition(train, tested, origin)
 
 

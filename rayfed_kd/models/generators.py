@@ -175,7 +175,7 @@ def fedcg_feature(
     """FedCG's generator of 16x5x5 feature maps: embedded label, transposed 2x2 convolutions, sigmoid.
 
     Wu et al. 2022, arXiv 2111.08211; KDIA's server trains it. 890,724 parameters for 10 classes,
-    1,084,944 for 100; 1,795 buffer entries.
+    1,084,944 for 100; 1,792 buffer entries.
     """
     if shape != (16, 5, 5):
         raise RecipeError(

@@ -14,29 +14,22 @@ Counts = np.ndarray[Any, Any]
 
 
 def client_metrics(correct: Counts, samples: Counts) -> dict[str, float]:
-    """Compute the four measures. Clients without test samples are left out.
+    """Compute the four measures.
 
     Args:
         correct: [K], right predictions on each client's test part.
-        samples: [K], test samples of each client. AMP weighs by them, as they are in proportion to all
-            samples of a client, |D_k|.
+        samples: [K], test samples of each client, above 0. AMP weighs by them, as they are in proportion to
+            all samples of a client, |D_k|.
 
-    Returns: the measures over all tested clients, of their accuracies a_k in [0, 1]:
+    Returns: the measures over all these clients, of their accuracies a_k in [0, 1]:
         amp: averaged model performance, sum_k |D_k| a_k / |D|.
         fm: fairness metric, the population variance of a_k.
         wlp: worst local performance, min a_k.
         ua: user accuracy, the plain mean of a_k.
-
-    Raises:
-        ValueError: no client has a test sample.
     """
-    tested = samples > 0
-    if not tested.any():
-        raise ValueError("no client has a test sample")
-    sizes = samples[tested]
-    accuracy = correct[tested] / sizes
+    accuracy = correct / samples
     return {
-        "amp": float((accuracy * sizes).sum() / sizes.sum()),
+        "amp": float((accuracy * samples).sum() / samples.sum()),
         "fm": float(accuracy.var()),
         "wlp": float(accuracy.min()),
         "ua": float(accuracy.mean()),

@@ -47,6 +47,8 @@ MEANINGS = {
 }
 FORMER = {"aca": "global"}  # what methods called models before; others may still call theirs so
 OWN = ("personal", "nearest", "global_head")  # a model for each client, where the others are one for all
+# What methods of the package call a model for all; `server` completes clients' own with some of them.
+ONE_FOR_ALL = {"global", "oca", "student", "teacher", "ensemble", "mentee"}
 
 
 def nearest_model(name: str, names: Iterable[str]) -> str | None:

@@ -48,11 +48,12 @@ class RoundPictures:
         """Draw what a method shows after a round under this name."""
         from rayfed_kd.protocol import ClassValues, Samples, to_array
 
+        drawn = [content.images] if isinstance(content, Samples) else content.values.values()
+        if not any(map(len, drawn)):
+            return  # no picture of nothing
         if isinstance(content, Samples):
             self._draw_samples(round_index, name, content)
             return
-        if not any(map(len, content.values.values())):
-            return  # no picture of nothing
         from rayfed_kd.results.charts.bars import class_values_figure, distribution_figure
 
         values = {series: to_array(value) for series, value in content.values.items()}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import IO, Any, NamedTuple, Self
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 BAR = 20  # columns
-A_SECOND = 4  # times that the live line is drawn again
 
 
 class Shown(NamedTuple):
@@ -49,7 +51,7 @@ class Screen:
     def __init__(self, stream: IO[str] | None = None) -> None:
         # No markup: a method's names and a folder's may hold brackets.
         self.console = Console(file=stream, highlight=False, soft_wrap=True, markup=False)
-        self._line: LiveLine | None = None
+        self._line: Live | None = None
         self._over = threading.Event()
         self._printed = time.monotonic()
         self._stopping: float | None = None
@@ -78,7 +80,8 @@ class Screen:
     def begin_showing(self) -> None:
         """Begin the live line, or to count minutes."""
         if self.console.is_interactive:  # a dumb terminal has no live display
-            self._line = LiveLine(self.console, self._shown_now)
+            # Transient: when work ends, the lines above say all.
+            self._line = Live(console=self.console, get_renderable=self._rendered, transient=True)
             self._line.start()
         else:
             threading.Thread(target=self._count_minutes, name="minutes", daemon=True).start()
@@ -99,10 +102,16 @@ class Screen:
             self._line.stop()
             self._line = None
 
-    def _shown_now(self) -> Shown:
-        if self._stopping is None:
-            return self.shown()
-        return Shown("stopping", None, clock_text(time.monotonic() - self._stopping), ())
+    def _rendered(self) -> RenderableType:
+        """The live line as it is now."""
+        since = self._stopping
+        now = Shown("stopping", None, clock_text(time.monotonic() - since), ()) if since else self.shown()
+        facts = fitting(now.facts, self.console.width - len(now.head) - BAR - len(now.left) - 3)
+        # Without a total the bar moves to and fro.
+        bar = ProgressBar(total=None if now.done is None else 1.0, completed=now.done or 0.0, width=BAR)
+        line = Table.grid(padding=(0, 1))
+        line.add_row(Text(now.head, style="bold"), bar, Text(now.left, style="cyan"), Text(facts))
+        return line
 
     def _count_minutes(self) -> None:
         while not self._over.wait(max(0.0, self._printed + self.quiet_s - time.monotonic())):
@@ -111,39 +120,6 @@ class Screen:
             self._printed, since = time.monotonic(), self._stopping
             stopping = "" if since is None else f"stopping, for {clock_text(self._printed - since)} so far"
             self.message(stopping or self.minute_text())
-
-
-class LiveLine(Progress):
-    """rich's progress of one task, which asks what to show whenever it is drawn.
-
-    Args:
-        console: a terminal's.
-        shown: gives what the line shows.
-    """
-
-    def __init__(self, console: Console, shown: Callable[[], Shown]) -> None:
-        self._shown = shown
-        # Transient: when work ends, the lines above say all.
-        super().__init__(
-            TextColumn("{task.description}", style="bold", markup=False),
-            BarColumn(BAR),
-            TextColumn("{task.fields[left]}", style="cyan"),
-            TextColumn("{task.fields[facts]}", markup=False),
-            console=console,
-            refresh_per_second=A_SECOND,
-            transient=True,
-        )
-        self.add_task("", total=None, left="", facts="")
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """The line as it is now."""
-        for task in self.tasks:  # none while rich makes the display
-            head, done, left, facts = self._shown()
-            fitted = fitting(facts, self.console.width - len(head) - BAR - len(left) - 3)
-            # Without a total the bar moves to and fro.
-            total = None if done is None else 1.0
-            self.update(task.id, description=head, total=total, completed=done, left=left, facts=fitted)
-        yield self.make_tasks_table(self.tasks)
 
 
 def fitting(facts: Sequence[str], width: int) -> str:

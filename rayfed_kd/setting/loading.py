@@ -120,21 +120,10 @@ def _check_public_count(section: PartitionRecipe, count: int, total: int) -> Non
 
 def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
     section = recipe.partition
-
-    def draw() -> Partition:
-        return make_partition(
-            pool,
-            section.clients,
-            section.name,
-            section.options,
-            numpy_stream(recipe.seed, "partition"),
-            test=section.test,
-            test_fraction=section.test_fraction,
-        )
-
-    drawn = draw()
-    again = drawn if section.name in SCHEMES else draw()  # ours repeat
-    if (drawn.train, drawn.test) != (again.train, again.test):
+    times = 1 if section.name in SCHEMES else 2  # ours repeat
+    draws = (make_partition(pool, section, numpy_stream(recipe.seed, "partition")) for _ in range(times))
+    drawn, *again = draws
+    if any((drawn.train, drawn.test) != (other.train, other.test) for other in again):
         raise RecipeError(
             f"partition.name = {section.name!r}: it gave other parts the second time; expected draws from "
             "its `stream` alone, so that the seed decides the parts"

@@ -1,9 +1,9 @@
 """Robust means: what a server may take instead of the plain mean when some of its clients lie.
 
-All are unweighted and take one tensor a client. The order of clients changes nothing, with one exception: of
-two points alone, which are equally far from their mean, the spectral filter keeps either. Median and trimmed
-mean act on every coordinate alone, so of probability vectors they give none; Krum takes a client's whole
-tensor as one vector; the spectral filter (Cronus) acts on every public sample alone.
+All are unweighted and take one tensor a client. The order of clients changes nothing but ties: of points with
+equal scores Krum takes the first, and of points equally far from their mean the spectral filter either.
+Median and trimmed mean act on every coordinate alone, so of probability vectors they give none; Krum takes a
+client's whole tensor as one vector; the spectral filter (Cronus) acts on every public sample alone.
 """
 
 from __future__ import annotations

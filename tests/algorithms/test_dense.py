@@ -8,6 +8,7 @@ from small_recipes import ONE_SHOT as FEW
 from rayfed_kd.algorithms.dense import disagreement
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.experiment.preparation import prepare
+from rayfed_kd.toolbox.data_free.synthesis import StudentOptimizer
 from rayfed_kd.toolbox.losses import cross_entropy, distillation
 
 SAID = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
@@ -32,6 +33,11 @@ def test_where_the_largest_classes_agree_nothing_is_apart():
 
 def test_students_loss_at_temperature_three_by_hand():
     assert distillation(SAID, OTHER, 3.0).item() == pytest.approx(1.0986411817, abs=1e-8)
+
+
+def test_another_optimiser_has_not_the_momentum_of_sgd():
+    for name, momentum in (("adam", 0.0), ("rmsprop", 0.0), ("sgd", 0.9)):
+        assert StudentOptimizer.model_validate({"name": name}).momentum == momentum
 
 
 def test_without_epochs_the_student_is_the_initial_model(small, bench):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from runs import run_in_process
@@ -9,7 +10,7 @@ from small_recipes import FOUR_CLIENTS
 from torch.nn import functional as F
 
 from rayfed_kd.algorithms.fedsd2c import Options, cropped, easiest_crops, random_boxes, senders_logits
-from rayfed_kd.errors import RecipeError
+from rayfed_kd.errors import RecipeError, RunError
 from rayfed_kd.experiment.preparation import prepare
 
 LENET5 = 21_386
@@ -119,11 +120,19 @@ def test_models_and_core_sets_travel_once():
 
 
 def test_a_small_class_is_left_out_as_released():
-    """Nobody has more than 10,000 samples of a class: nothing but models is sent, and nothing learned."""
-    result = run(ipc=10_000, small_classes="leave out")
-    kinds = {row["kind"] for row in result.tables["messages"].to_pylist() if row["bytes"]}
-    assert kinds == {"weights"}
-    assert (result.models["student"] == run(epochs=0).models["student"]).all()
+    """Of a class with more than ten samples at a client ten labels of 4 bytes are sent, of others none."""
+    setting = prepare({**ONCE, "method": {"name": "fedsd2c"}}).setting
+    labels = np.asarray(setting.dataset.train.labels)
+    counts = np.stack([np.bincount(labels[part], minlength=10) for part in setting.partition.train])
+    assert 0 < (counts > 10).sum() < (counts > 0).sum()
+    rows = run(ipc=10, small_classes="leave out").tables["messages"].to_pylist()
+    sent = [sum(r["bytes"] for r in rows if (r["client"], r["kind"]) == (k, "labels")) for k in range(4)]
+    assert sent == (40 * (counts > 10).sum(axis=1)).tolist()
+
+
+def test_core_sets_without_an_image_are_told():
+    with pytest.raises(RunError, match=r"all core sets are empty: no client has more than method\.ipc = 10"):
+        run(ipc=10_000, small_classes="leave out")
 
 
 def test_the_student_learns_from_the_core_sets():

@@ -219,12 +219,12 @@ def cost_columns(comparison: Comparison) -> dict[str, Callable[[Row], str]]:
     columns = {title: totals(partial(_spent, name)) for title, name in SENT.items()}
     if _has_codec(comparison):
         columns |= {f"without codec: {title}": totals(partial(_raw, name)) for title, name in SENT.items()}
-    if comparison.has_clock:
+    if has_clock := comparison.has_cost("sim_s"):
         columns["simulated s"] = totals(partial(_spent, "sim_s"))
     if comparison.study.totals:
         columns[FASTEST] = totals(lambda runs: f"{min(r.cost.wall_s for r in runs):,.1f}" if runs else "")
     if comparison.study.target is not None:
-        to_target: Mapping[str, AxisName] = {**SENT, "simulated s": "sim_s"} if comparison.has_clock else SENT
+        to_target: Mapping[str, AxisName] = {**SENT, "simulated s": "sim_s"} if has_clock else SENT
         columns["to target: rounds"] = lambda row: _rounds_text(comparison.costs(row)["rounds"])
         for title, name in to_target.items():
             columns[f"to target: {title}"] = partial(_target_text, comparison, name)

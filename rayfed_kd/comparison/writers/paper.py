@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from rayfed_kd.comparison import table_text
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.differences import Row
-from rayfed_kd.comparison.published import printed_text
 from rayfed_kd.comparison.row_notes import paper_columns, paper_rows
 from rayfed_kd.comparison.studies import Paper
 from rayfed_kd.comparison.writers.latex import escape_latex, tabular
@@ -84,8 +83,8 @@ def styled(file: str | None) -> Iterator[None]:
         matplotlib.rcParams.update(STYLE)
         if file is not None:
             try:
-                style.use(Path(file).absolute())
-            except OSError as error:
+                style.use(str(Path(file).absolute()))
+            except (OSError, ValueError) as error:  # ValueError: it is no text
                 raise RecipeError(f"paper.style: {file} is no style of matplotlib's: {error}") from None
         yield
 
@@ -121,7 +120,7 @@ def _column(comparison: Comparison, rows: Sequence[Row], column: str) -> Iterato
     """A column's title and cells; one for each printed metric of `published`."""
     if column == "published":
         for metric, printed in comparison.printed_values().items():
-            texts = [printed_text(printed[row]) if row in printed else "" for row in rows]
+            texts = [table_text.printed_cell(printed, row) for row in rows]
             yield f"published {metric}", list(map(escape_latex, texts))
     elif column == "difference":
         yield "difference", [_difference(comparison, row) for row in rows]

@@ -14,6 +14,9 @@ from rayfed_kd.comparison.differences import Difference, Row
 from rayfed_kd.results.schemas import EPSILONS
 
 CHANGED = "changed"  # of the schema's metadata
+_REAL, _TEXTS = pa.float64(), dict.fromkeys(("run", "model", "metric", "statistic"), pa.string())
+# Of one seed all deviations are null, and so would be the column's type.
+_NUMBERS = {"mean": _REAL, "deviation": _REAL, "seeds": pa.list_(_REAL), "low": _REAL, "high": _REAL}
 
 
 def comparison_table(comparison: Comparison) -> pa.Table:
@@ -50,7 +53,7 @@ def comparison_table(comparison: Comparison) -> pa.Table:
         if judged.difference is not None:
             what = f"claim: {judged.claim.says}"
             records.append(_difference_record(judged.higher, judged.metric, what, judged.difference))
-    return pa.Table.from_pylist(records).replace_schema_metadata(
+    return pa.Table.from_pylist(records, pa.schema(_TEXTS | _NUMBERS)).replace_schema_metadata(
         {CHANGED: ", ".join(comparison.study.changes), "found": "; ".join(comparison.study.found)}
     )
 

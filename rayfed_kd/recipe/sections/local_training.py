@@ -31,6 +31,8 @@ class OptimizerRecipe(Strict):
         if not isinstance(raw, Mapping):
             return raw
         name = raw.get("name", cls.model_fields["name"].default)
+        if name != cls.model_fields["name"].default:
+            raw = {"momentum": 0.0, **raw}  # another optimiser's is not that of the class
         # SGD and Adam have defaults of our own.
         if not isinstance(name, str) or name not in OPTIMIZERS or name in ("sgd", "adam"):
             return raw
@@ -157,6 +159,8 @@ class LocalRecipe(Strict):
         rates = self.lr_schedule
         if rates and rates.epochs and not isinstance(self.epochs, int):
             yield f"lr_schedule.epochs counts whole epochs, and {self.length}; expected lr_schedule.steps"
+        if rates and self.optimizer.name == "rprop" and (rates.epochs or rates.steps):
+            yield "rprop reads its learning rate in a first step alone; expected lr_schedule.rounds"
 
     @property
     def length(self) -> str:

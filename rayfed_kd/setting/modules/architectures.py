@@ -135,7 +135,7 @@ class Architectures:
                     size, bf16 = self._recipe.local.batch_size, self._recipe.local.precision == "bf16"
                     tried = trial(made, architecture.kind, shape, classes, architecture.name, size)
                     self.outcomes[path] = replace(tried, bf16=bf16).outcome()
-                return self.outcomes[path].told(made())
+                module = self.outcomes[path].told(made())
             except RecipeError as error:
                 if cut is not None:
                     message = f"{error.message}; the model's layer {cut} gives {shown_sides(shape)}"
@@ -144,6 +144,10 @@ class Architectures:
                     raise RecipeError(error.message, key, error.hint) from None
                 message = f"{error.message}; this method needs {space} of {shown_sides(shape)}"
                 raise RecipeError(message, error.path or key) from None
+            if architecture.kind == "generator" and space != "images":
+                # Maps and features have no pixels, whoever wrote the generator.
+                module.standardised = True  # type: ignore[assignment]
+            return module
 
         return build
 

@@ -49,10 +49,13 @@ def test_of_how_many_clients_the_metrics_are_is_told_beneath_the_table(second, w
 
 
 def test_headline_on_an_official_test_set_that_the_data_lack_is_refused_before_round_1(tmp_path):
-    study = {"folder": str(tmp_path), "runs": [{"label": "A", "base": THREE_CLIENTS}]}
-    with pytest.raises(RecipeError, match="headline: the data have no official test set"):
-        rayfed_kd.compare({**study, "headline": "server_accuracy"}, local=True)
-    with pytest.raises(RecipeError, match=r"headline: no row's evaluation\.metrics has 'local_mac"):
+    runs = [{"label": label, "base": THREE_CLIENTS} for label in "AB"]
+    study = {"folder": str(tmp_path), "runs": runs}
+    claim = {"says": "s", "higher": "A", "lower": "B", "metric": "server_accuracy"}
+    for named, where in ({"headline": "server_accuracy"}, "headline"), ({"claims": [claim]}, r"claims\[0\]"):
+        with pytest.raises(RecipeError, match=f"{where}: the data have no official test set"):
+            rayfed_kd.compare({**study, **named}, local=True)
+    with pytest.raises(RecipeError, match=r"no row has local_macro_f1: evaluation\.metrics is without mac"):
         rayfed_kd.compare({**study, "headline": "local_macro_f1"}, local=True)
     assert not [*tmp_path.iterdir()]
     (tmp_path / "A-seed1").mkdir()

@@ -312,6 +312,13 @@ def test_rows_of_different_data_are_refused_with_both(study):
         compare(study.model_copy(update={"runs": [*study.runs, other]}), run=run_locally())
 
 
+OFFICIAL = ["partition.test=official"]
+
+
+def claim(metric):
+    return {"says": "s", "higher": "A", "lower": "B b", "metric": metric}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -322,6 +329,10 @@ def test_rows_of_different_data_are_refused_with_both(study):
         ({"overrides": ["seed=7"]}, "seed=7: a comparison's runs have its seeds; expected --seed, or seeds"),
         ({"published": [{"paper": "kdia", "table": "99"}]}, "published.table: '99'"),
         ({"runs": [{"label": "A", "against": "Z"}]}, "runs: A: against: 'Z' is unknown"),
+        ({"runs": [{"label": "A", "against": "A"}]}, "runs: A: against: 'A' is unknown"),
+        ({"headline": "amp", "overrides": OFFICIAL}, "headline: no row has amp: with partition.test="),
+        ({"claims": [claim("local_f1")]}, "claims[0]: A has no local_f1: evaluation.metrics is without f1"),
+        ({"claims": [claim("ua")], "overrides": OFFICIAL}, "claims[0]: A has no ua: with partition.test="),
         ({"published": [{**KDIA, "rows": ["Z"]}]}, "published.rows: 'Z' is unknown; expected one of A, B b"),
         (
             {"published": [{**KDIA, "metric": "AMP"}]},

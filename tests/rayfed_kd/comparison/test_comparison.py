@@ -8,6 +8,7 @@ from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.table_text import mean_of_last, remarks
 from rayfed_kd.comparison.writers.all_tables import cost_table, main_table, published_tables
+from rayfed_kd.comparison.writers.parquet import comparison_table
 from rayfed_kd.errors import RecipeError
 
 
@@ -23,6 +24,10 @@ def test_last_best_and_mean_of_the_last_by_hand():
         "70.00 ± 14.14",
         "60.00 ± 14.14",
     ]
+
+
+def test_columns_of_one_seed_have_the_types_of_several():
+    assert comparison_table(compared(seeds=[1])).schema.equals(comparison_table(compared()).schema)
 
 
 def test_one_evaluation_has_no_best_and_no_mean_of_the_last():
@@ -141,6 +146,9 @@ def test_evaluations_without_a_finite_value_are_left_out_and_told():
 
 def test_study_names_only_metrics_that_there_may_be():
     compared(headline="official_macro_f1")
+    claim = {"says": "s", "higher": "A", "lower": "B", "metric": "bytes"}
+    with pytest.raises(ValidationError, match="statistic: bytes are those of the whole run"):
+        compared(claims=[{**claim, "statistic": "last"}])
     with pytest.raises(ValidationError, match=r"'macro_f1' is no metric; there are amp, .* local_NAME"):
         compared(headline="macro_f1")
 

@@ -14,7 +14,7 @@ from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.curves import Curve
 from rayfed_kd.comparison.differences import Difference, JudgedClaim, after_holm, paired_difference, student_t
 from rayfed_kd.comparison.studies import Claim, Study
-from rayfed_kd.comparison.study_changes import without_rows
+from rayfed_kd.comparison.study_changes import change_study, without_rows
 from rayfed_kd.comparison.table_text import difference_text, remarks
 from rayfed_kd.comparison.writers.all_tables import claim_cells, main_table, render_markdown
 from rayfed_kd.comparison.writers.latex import render_latex
@@ -168,6 +168,32 @@ def test_difference_and_claim_are_of_the_rounds_that_both_rows_evaluated():
     assert 'The claim "c" is over the evaluations that both rows have.' in said
 
 
+def test_difference_and_claim_are_of_the_rounds_in_which_both_rows_have_a_finite_value():
+    """Of the last two A has .6, .4 and B .2 with seed 1; of 4 alone B less A is -.4 with either seed."""
+    claim = {**B_ABOVE_A, "metric": "local_f1"}
+    comparison = compared(claims=[claim], headline="local_f1")
+    for (label, *key, _), curve in [*comparison.curves.items()]:
+        count = 2 if label == "B" else 3  # B's last round has none
+        values = Curve([2, 4, 6][:count], curve.values[:count], any_costs(count), evaluated=[2, 4, 6])
+        comparison.curves[label, *key, "local_f1"] = values
+    assert comparison.difference(("B", "global")).by_seed == pytest.approx({1: -0.4, 2: -0.4})
+    assert comparison.judged_claims()[0].difference.by_seed == pytest.approx({1: -0.4, 2: -0.4})
+    assert 'The claim "B above A" is over the evaluations that both rows have.' in remarks(comparison)
+
+
+def test_claim_of_learning_faster_ends_with_the_shorter_run():
+    """B ends after round 4: .15 less A's .55 and .65. Of whole runs A's mean with seed 1 would be .5."""
+    claims = [{**B_ABOVE_A, "statistic": statistic} for statistic in ("mean of all", "last")]
+    comparison = compared(claims=claims)
+    for key, curve in [*comparison.curves.items()]:
+        if key[0] == "B":
+            comparison.curves[key] = Curve([2, 4], curve.values[:2], curve.costs[:2])
+    faster, last = comparison.judged_claims()
+    assert faster.difference.by_seed == pytest.approx({1: -0.4, 2: -0.5})
+    assert last.difference.by_seed == pytest.approx({1: -0.2, 2: -0.6})
+    assert (faster.cut, last.cut) == (True, False)
+
+
 def test_difference_to_a_named_row_of_the_same_model():
     comparison = compared(baseline="B")
     gives(comparison, ("A", "oca"), 0.5, 0.6)
@@ -255,8 +281,11 @@ def test_claim_about_the_whole_curve():
 )
 def test_margin_is_in_points_as_the_table_is(margin, verdict):
     """B less A is 5 points, and half its interval 2.776 * 7.906 / sqrt(5) = 9.815: it begins at -4.815."""
-    comparison = with_five_seeds(claims=[{**B_ABOVE_A, "margin": margin}])
-    assert claim_cells(comparison)[0][2:] == ["+5.00 [-4.82, +14.82]", verdict]
+    comparison = with_five_seeds(claims=[{**B_ABOVE_A, "margin": margin}] * 2)
+    assert claim_cells(comparison)[0][2:3] == ["+5.00 [-4.82, +14.82]"]
+    assert claim_cells(comparison)[0][3].removesuffix("; not after Holm's correction") == verdict
+    line = "of 2 claims without any difference, or with one of minus their margin, 0.05 would"
+    assert any(line in remark for remark in remarks(comparison))
 
 
 def test_margin_of_bytes_is_in_mib():
@@ -318,6 +347,8 @@ def test_seeds_that_the_table_leaves_out_are_named(study):
         "the folder has runs of all rows with seeds 3, too: --add-seeds 0 shows them"
     )
     assert not [note for note in compare(more, run=run).notes if "--add-seeds" in note]
+    chosen = change_study(more, seeds=[1, 2])  # on the command line, so the third is left out on purpose
+    assert not [note for note in compare(chosen, run=run).notes if "--add-seeds" in note]
 
 
 def test_mean_over_a_whole_run_is_said_to_be_one():

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from known_comparison import KDIA, compared, relabelled
+from paths import ROOT
 
 from rayfed_kd.comparison.checking import check_study
 from rayfed_kd.comparison.compare import write_comparison
 from rayfed_kd.comparison.comparison import Comparison
 from rayfed_kd.comparison.studies import Study
-from rayfed_kd.comparison.study_changes import without_rows
+from rayfed_kd.comparison.study_changes import change_study, without_rows
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.results.charts.figure import COLOURS, DASHES, MARKS
@@ -140,7 +141,8 @@ def test_no_two_lines_look_the_same():
     ("paper", "message"),
     [
         ({"rows": ["C"]}, "paper.rows: 'C' is unknown; expected one of A, B b"),
-        ({"style": "none.mplstyle"}, "paper.style: there is no file none.mplstyle"),
+        ({"style": "none.mplstyle"}, "paper.style: none.mplstyle is no style of matplotlib's: '"),
+        ({"style": str(ROOT / "docs/measured/raw.parquet")}, "raw.parquet is no style of matplotlib's: '"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_the_first_run(paper, message, study):
@@ -153,6 +155,8 @@ def test_rows_that_are_left_out_are_left_out_of_the_paper(study):
     asked = type(study).model_validate({**study.model_dump(), "paper": {"rows": ["B b", "A"]}})
     assert without_rows(asked, ["A"]).paper.rows == ["B b"]
     assert without_rows(asked, ["A", "B b"]).paper is None
+    alone = type(study).model_validate({**study.model_dump(), "paper": {"rows": ["A"]}})
+    assert "no files for a paper" in change_study(alone, only=["B b"]).title
 
 
 def test_a_command_line_may_ask_for_a_paper(study, tmp_path):

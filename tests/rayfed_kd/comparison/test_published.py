@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rayfed_kd.comparison.published import published_lines, published_rows, rank_correlation
+from rayfed_kd.comparison.published import FOLDER, _content, published_lines, published_rows, rank_correlation
 from rayfed_kd.errors import RecipeError
 
 
@@ -27,6 +27,13 @@ def test_published_data_holds_what_the_papers_print():
     assert lines["DaFKD"] == {"accuracy": (95.56, 0.41)}
     (amp,) = published_rows("fedkf", "V", {"method": "FedAvg", "alpha": 0.01, "metric": "AMP"})
     assert (amp["mean"], amp["std"]) == (55.42, 2.78)
+
+
+def test_every_printed_record_has_a_number_or_why_there_is_none():
+    for file in FOLDER.glob("*.yaml"):
+        for table in _content(file)["tables"]:
+            for row in table["rows"]:
+                assert row["mean"] is not None or {"more_than", "top_accuracy"} & row.keys(), row
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,7 @@ def test_recipes_compared_without_a_study_tell_their_overrides(tmp_path):
             "quick.tables: 'lr 1' is unknown; expected one of lr .1, lr .2",
         ),
         ({"quick": {"title": "q", "overrides": ["local.optimizer.lr=1"]}}, "lr=1 has no effect in table lr"),
+        ({"quick": {"title": "q", "overrides": ["local={optimizer: {lr: 1}}"]}}, "has no effect in table lr"),
     ],
 )
 def test_bad_quick_version_is_refused(tables, changes, message):

@@ -4,9 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
+from partitions import make_partition
 
 from rayfed_kd.data.client_parts import ClientParts
-from rayfed_kd.data.partition import SCHEMES, make_partition
+from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.data.schemes import Pool
 
 CLIENTS, SAMPLES, CLASSES = 7, 200, 3

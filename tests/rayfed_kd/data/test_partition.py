@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from partitions import partition_of
+from partitions import make_partition, partition_of
 
-from rayfed_kd.data.partition import SCHEMES, Partition, Pool, make_partition
+from rayfed_kd.data.partition import SCHEMES, Partition, Pool
 from rayfed_kd.errors import DataError, RecipeError
 
 NONE = np.zeros(0, dtype=np.int64)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitions import make_partition
 
-from rayfed_kd.data.partition import SCHEMES, make_partition
+from rayfed_kd.data.partition import SCHEMES
 from rayfed_kd.data.schemes import Pool, apportioned, mended, proportions
 from rayfed_kd.errors import RecipeError
 

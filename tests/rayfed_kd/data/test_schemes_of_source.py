@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from partitions import make_partition
 
-from rayfed_kd.data.partition import SCHEMES, Division, Pool, make_partition
+from rayfed_kd.data.partition import SCHEMES, Division, Pool
 from rayfed_kd.errors import RecipeError
 from rayfed_kd.recipe.seeds import numpy_stream
 

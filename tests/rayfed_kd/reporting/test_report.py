@@ -549,10 +549,11 @@ def test_folder_may_move_with_its_page(tmp_path):
     ]
 
 
-def test_command_says_where_it_wrote_and_forces(tmp_path):
+def test_command_says_where_it_wrote_and_forces_and_draws_over_what_it_is_told(tmp_path):
     made(tmp_path / "one")
-    done = run_command("report", "one", folder=tmp_path)
+    done = run_command("report", "one", "--against", "bytes_down", folder=tmp_path)
     assert done.stdout.split() == ["one/report.html", "one/report.md"], done.stderr
+    assert "AMP %, by MiB sent down" in (tmp_path / "one" / "report.html").read_text()
     (tmp_path / "x.html").write_text("mine")
     refused = run_command("report", "one", "--to", "x.html", folder=tmp_path)
     assert (refused.returncode, "x.html is there" in refused.stderr) == (2, True)
@@ -671,13 +672,6 @@ def test_one_run_without_privacy_has_no_picture_over_costs_but_when_asked_for(tm
         against([one], "epsilon")
     with pytest.raises(RecipeError, match="--against: 'byte' is unknown"):
         against([one], "byte")
-
-
-def test_command_draws_over_what_it_is_told(tmp_path):
-    made(tmp_path / "one")
-    done = run_command("report", "one", "--against", "bytes_down", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "AMP %, by MiB sent down" in (tmp_path / "one" / "report.html").read_text()
 
 
 def test_rows_stand_in_the_studys_order(tmp_path):

@@ -25,13 +25,3 @@ def test_amp_weighs_by_samples_and_ua_does_not():
     found = client_metrics(np.array([1, 1]), np.array([1, 3]))
     assert found["amp"] == pytest.approx(0.5)
     assert found["ua"] == pytest.approx(2 / 3)
-
-
-def test_client_without_test_samples_is_left_out():
-    found = client_metrics(np.array([0, 3]), np.array([0, 4]))
-    assert (found["wlp"], found["fm"]) == (0.75, 0.0)
-
-
-def test_nobody_tested_is_refused():
-    with pytest.raises(ValueError, match="no client has a test sample"):
-        client_metrics(np.array([0]), np.array([0]))

@@ -49,6 +49,7 @@ def test_samples_of_two_names_are_drawn_apart(tmp_path):
     pictures = RoundPictures(tmp_path, prepare(THREE_CLIENTS).setting)
     for name in ("samples", "others"):
         pictures.draw_shown(1, name, Samples(torch.zeros(2, 1, 8, 8), torch.arange(2)))
+    pictures.draw_shown(1, "none", Samples(torch.zeros(0, 1, 8, 8), torch.arange(0)))
     assert len(list((tmp_path / "figures").iterdir())) == 4  # with the means of their classes
 
 

@@ -1,10 +1,14 @@
 """A user's own model, generator, data set and partition, from one file beside the recipe."""
 
 import pytest
+import torch
 
 import rayfed_kd
+from rayfed_kd.data.batches import PixelScale
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.models.flat_module import FlatModule
 from rayfed_kd.toolbox.averaging import Averaging, AveragingOptions
+from rayfed_kd.toolbox.generation import generate
 
 OWN = """
 import numpy as np
@@ -53,6 +57,16 @@ class Net(Classifier):
         body = nn.Sequential(nn.Flatten(), nn.Linear(16, hidden))
         super().__init__(body, nn.Linear(hidden, classes), hidden)
 
+class Features(nn.Module):
+    conditional = True
+
+    def __init__(self, shape, classes, *, latent: int = 3):
+        super().__init__()
+        self.latent, self.layer = latent, nn.Linear(latent, shape[0])
+
+    def forward(self, z, labels):
+        return self.layer(z)
+
 @model_builder
 def broken(shape, classes):
     return [][classes]
@@ -100,6 +114,15 @@ def test_changed_code_of_own_data_is_decoded_again(own, own_module):
     own_module("own_parts", OWN.replace("VALUE", "100"))
     second = rayfed_kd.prepare(RECIPE).setting.dataset.train.images.max()
     assert (int(first), int(second)) == (200, 100)
+
+
+def test_features_of_an_own_generator_are_no_pixels_to_normalise(own):
+    method = {"name": "fedgen", "generator": {"name": "own_parts:Features"}}
+    generator = FlatModule(rayfed_kd.prepare({**RECIPE, "method": method}).setting.builders["generator"]())
+    z, labels = torch.ones(2, 3), torch.zeros(2, dtype=torch.int64)
+    assert torch.equal(
+        generate(generator, z, labels, PixelScale(torch.ones(1), torch.ones(1))), generator(z, labels)
+    )
 
 
 @pytest.mark.parametrize(
