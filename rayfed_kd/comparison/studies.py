@@ -211,8 +211,8 @@ class Claim(Closed):
         says: the claim in words.
         higher, lower: the rows; a label stands for its first model.
         metric: None: the headline. `bytes`: all that was sent, in MiB.
-        statistic: which of a run's numbers; `mean of all` evaluations is high where a run learns fast. It ends
-            where the shorter of the two runs ends.
+        statistic: which of a run's numbers; `mean of all` evaluations is high where a run learns fast; it is
+            over the rounds of the shorter of the two runs.
         margin: by how much the higher row may lie below the lower one, for a claim of `at least`, in the unit
             of the table: points of accuracy, MiB, or that of a metric that is not in percent.
     """
