@@ -44,7 +44,8 @@ PAGES = tuple(
 KEYS = ("study", "run", "seed")
 METRICS = ("amp", "fm", "wlp", "ua", "server_accuracy")
 COLUMNS = {"AMP %": "amp", "UA %": "ua", "official test %": "server_accuracy"}
-MODELS = {"clients": "personal"}  # as FedGEMS' table calls it -> as the file does
+# What FedGEMS' and KDIA's tables call models -> what the file does.
+MODELS = {"clients": "personal", "S": "student", "T": "teacher", "OCA": "oca"}
 BLOCK = re.compile(r"<!-- measured: (?P<study>\S+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 NUMBERS = re.compile(r"([-+][\d.]+) \[([-+][\d.]+), ([-+][\d.]+)\]")
 METRIC = r"(?P<metric>[^|]+?), (?:last evaluation|mean of last (?P<last>\d+) evaluations)"

@@ -10,8 +10,8 @@ RUNS = pq.read_table(raw.FILE)
 
 # Of the leaderboard 9 claims and 61 rows, after each same search 10 and 18 and the finds of 14 searches; of
 # the public labels 15, of the four models 5 and 29, of one exchange 4 and 10. Of FedD2S' Table 2 8 and 13 at
-# each of two rates, of FedGEMS' 5 and 21; of DaFKD as released 2 and 2; of bytes 10 and 27.
-COUNTS = {"measured/results": 4, "measured/leaderboard": 259, "measured/tables": 68, "guide/codecs": 37}
+# each of two rates, of FedGEMS' 5 and 21, of KDIA 5 and 3; of DaFKD as released 2 and 2; of bytes 10 and 27.
+COUNTS = {"measured/results": 4, "measured/leaderboard": 259, "measured/tables": 76, "guide/codecs": 37}
 
 
 @pytest.mark.parametrize(("page", "count"), COUNTS.items())
@@ -26,6 +26,7 @@ def test_a_block_written_from_the_runs_is_its_pages():
     rates = (f"fedd2s-cifar10-whole/Adam-{rate}" for rate in (0.001, 0.01))
     pages = "".join(page.read_text("utf8") for page in raw.PAGES)
     blocks = dict.fromkeys(rates, "fedd2s_cifar10") | {"one-shot/LeNet-5": "one_shot"}
+    blocks["kdia-cifar10-whole/beta-5.0"] = "kdia_cifar10_whole"
     for name, config in blocks.items():
         assert hook("raw_block").rendered(f"configs/compare/{config}.yaml", name, []) in pages
 
