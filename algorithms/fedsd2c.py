@@ -29,7 +29,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from rayfed_kd.errors import RunError
 from rayfed_kd.protocol import (
     Architecture,
     ClientContext,
@@ -111,11 +110,9 @@ class FedSD2C(OneShot, plain_training=True):
         """Distil the senders' models into the student on all core sets."""
         options, stream = self.options, ctx.stream("distillates")
         counts = torch.tensor([len(reply["labels"]) for reply in replies], device=ctx.device)
-        if not len(replies):
-            return server
+        ctx.log(core_set=float(counts.sum()))  # 0: no client has more than ipc images of a class
         if not counts.sum():
-            why = f"no client has more than method.ipc = {options.ipc} images of a class"
-            raise RunError(f"all core sets are empty: {why}, and method.small_classes = 'leave out'")
+            return server
         models = [ctx.frozen_model(reply["trained"], ctx.client_models[reply.client]) for reply in replies]
         images = torch.cat([reply["images"].to(ctx.device) for reply in replies])
         senders = torch.arange(len(models), device=ctx.device).repeat_interleave(counts)
