@@ -158,8 +158,7 @@ def _check_rows(study: Study, planned: Sequence[PlannedRun]) -> None:
         if run.search is not None and study.search is None:
             raise RecipeError(f"runs: {run.label} is searched; the study has no search: {{seeds, samples}}")
         if run.against is not None:
-            others = [label for label in labels if label != run.label]
-            check_names(f"runs: {run.label}: against", [run.against], others)
+            check_names(f"runs: {run.label}: against", [run.against], filter(run.label.__ne__, labels))
 
 
 def _check_models(study: Study, recipes: Sequence[Recipe]) -> None:

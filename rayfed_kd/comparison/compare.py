@@ -241,8 +241,7 @@ def missing_searches(studies: Sequence[Study]) -> list[RowSearch]:
 
     Raises: RecipeError if one cannot be run.
     """
-    searched = [study for study in studies if study.search is not None]
-    return [row for study in searched for row in row_searches(study) if row.trials_left]
+    return [row for study in studies if study.search for row in row_searches(study) if row.trials_left]
 
 
 def compare_study(study: Study, *, tell: Tell, **running: Any) -> ComparisonResult:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
+from rayfed_kd.algorithms import METHODS
 from rayfed_kd.comparison.checking import method_of
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.studies import Claim, RowModel, Study, StudyRun
 from rayfed_kd.comparison.study_changes import with_changes_in_title
 from rayfed_kd.errors import RecipeError, in_words
-from rayfed_kd.protocol import Control
+from rayfed_kd.protocol import Control, MethodOptions
 from rayfed_kd.recipe.loading import load_recipe
 from rayfed_kd.recipe.schema import Recipe
 from rayfed_kd.results.summary import SMALLER_IS_BETTER
@@ -66,28 +67,25 @@ def with_controls(study: Study, without: Collection[str]) -> Study:
     return with_changes_in_title(controlled, [f"without {in_words(left_out)}"] if left_out else [])
 
 
-def controls_of(recipe: Recipe) -> Mapping[Control, Sequence[str]]:
-    """The controls that the recipe's method offers with its options: name -> changes of the recipe.
-
-    Raises: RecipeError if there is no such method, or an option is bad.
-    """
-    return getattr(method_of(recipe).options, "controls", {})
-
-
 def uncontrolled(recipes: Mapping[str, Recipe]) -> list[str]:
     """A sentence on rows that learn from public labels, and beside which no row has these labels alone.
+
+    A user's own method that asks for labels and names no controls is one of them.
 
     Args:
         recipes: label -> the row's recipe.
     """
-    rows = [
-        label
-        for label, recipe in recipes.items()
-        if LABELS in controls_of(recipe) and control_label(label, LABELS) not in recipes
-    ]
+    learning = [label for label, recipe in recipes.items() if _learns_labels(recipe)]
+    rows = [label for label in learning if control_label(label, LABELS) not in recipes]
     if not rows:
         return []
     return [f"public labels train {in_words(rows)}, and no row has these labels alone: a gain may be theirs"]
+
+
+def _learns_labels(recipe: Recipe) -> bool:
+    method = method_of(recipe)
+    unnamed = recipe.method.name not in METHODS and type(method.options).controls is MethodOptions.controls
+    return LABELS in method.options.controls or (unnamed and method.public == "labels")
 
 
 def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[str]], Sequence[Claim]]:
@@ -98,15 +96,15 @@ def _controls(study: Study, run: StudyRun) -> tuple[Mapping[Control, Sequence[st
     try:
         (planned,) = plan_runs(study.model_copy(update={"runs": [run], "seeds": study.seeds[:1]}))
         recipe = load_recipe(planned.source, planned.overrides)
-        controls, metrics = controls_of(recipe), make_metrics(recipe)
+        method, metrics = method_of(recipe), make_metrics(recipe)
     except RecipeError:
         return {}, []
-    models: Sequence[str | None] = method_of(recipe).evaluates or [None]
+    models: Sequence[str | None] = method.evaluates or [None]
     falling = {metric.title for metric in metrics if metric.better == "smaller"}
     headline = study.headline or ""  # as fm, or a metric of the recipe's behind its test, as local_brier
     falls = headline in SMALLER_IS_BETTER or headline.partition("_")[2] in falling
     shown = [model for model in models if model is None or model in (study.models or models)]
-    return controls, [_claim(run.label, model, falls) for model in shown]
+    return method.options.controls, [_claim(run.label, model, falls) for model in shown]
 
 
 def _claim(label: str, model: str | None, falls: bool) -> Claim:

@@ -78,7 +78,7 @@ def _without_references(study: Study, left_out: Collection[str]) -> tuple[Study,
 def _replaced_settings(study: Study, override: str) -> str:
     """In brackets, the rows whose own setting the override takes the place of; "" if there are none."""
     key, _, text = override.partition("=")
-    new_values = _own_values(override, key)
+    new_values = StudyRun(label="command line", overrides=[override]).own_values(key)
     labels_by_value: dict[str, list[str]] = {}
     for run in study.runs:
         with naming(f"{study.source or 'study'}, row {run.label}"):
@@ -90,10 +90,6 @@ def _replaced_settings(study: Study, override: str) -> str:
         for value, labels in labels_by_value.items()
     ]
     return f" ({'; '.join(replaced)})" if replaced else ""
-
-
-def _own_values(override: str, key: str) -> list[Any]:
-    return StudyRun(label="one", overrides=[override]).own_values(key)
 
 
 def with_changes_in_title(study: Study, changes: Sequence[str]) -> Study:
@@ -133,7 +129,8 @@ def quick_version(study: Study) -> Study:
         keys = [line.partition("=")[0] for line in table.overrides]
         for line, key in product(quick.overrides, keys):
             # `local` undoes `local.epochs=1`, and `local.epochs` a part of `local={epochs: 1}`.
-            if f"{line.partition('=')[0]}.".startswith(f"{key}.") or _own_values(line, key):
+            part = StudyRun(label="quick", overrides=[line]).own_values(key)
+            if part or f"{line.partition('=')[0]}.".startswith(f"{key}."):
                 raise RecipeError(
                     f"quick.overrides: {line} has no effect in table {name}, which sets it; take quick.tables"
                 )

@@ -225,7 +225,7 @@ def _claim_notes(comparison: Comparison) -> Iterator[str]:
             yield f'the claim "{claim.claim.says}" is over the evaluations that both rows have'
     if len(judged) > 1:
         by_chance = len(judged) * (1 - CONFIDENCE) / 2
-        line = ", or with one of minus their margin" * any(claim.margin for claim in judged)
+        line = " (with a margin: of exactly minus it)" * any(claim.margin for claim in judged)
         yield (
             f"each claim's verdict is of its own 95 % interval: of {len(judged)} claims without any "
             f"difference{line}, {by_chance:.2g} would be shown by chance; Holm's correction is of all of "

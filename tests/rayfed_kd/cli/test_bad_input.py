@@ -161,12 +161,6 @@ PATHS = {
     "clock": lambda place, path: run(place, f"clock={{name: trace, file: {json.dumps(path)}}}"),
 }
 NO_METHODS = ("os:system", ":", "a:", ":b", "os:", ".os:a", "os:path.join", "o\0s:a")
-MODULES = {
-    "no_python": "def (:",
-    "failing_module": "1 / 0",
-    "missing_module": "import no_such_module_at_all",
-    "exiting_module": "raise SystemExit(0)",
-}
 # Name -> the command line; `place` is an empty folder.
 CASES = {
     **{
@@ -212,7 +206,7 @@ CASES = {
             written(place / f"{name}.py", code),
             ["methods", f"{name}:Method"],
         )[1]
-        for name, code in MODULES.items()
+        for name, code in BAD["modules"].items()
     },
     **{
         f"{key}.name={name}": lambda place, key=key, name=name: run(

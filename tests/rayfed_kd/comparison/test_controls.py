@@ -5,9 +5,11 @@ from known_comparison import write_yaml
 from small_recipes import THREE_CLIENTS
 
 import rayfed_kd
+from rayfed_kd.comparison.controls import uncontrolled
 from rayfed_kd.comparison.planning import plan_runs
 from rayfed_kd.comparison.study_selection import select_studies
 from rayfed_kd.errors import RecipeError
+from rayfed_kd.recipe.loading import load_recipe
 
 PUBLIC = {**THREE_CLIENTS["partition"], "public": {"fraction": 0.3}}
 CONTENT = {
@@ -78,6 +80,13 @@ def test_own_row_of_that_label_is_the_control(asked):
     assert study.labels == ["A", "M", "M, labels alone"]
     assert study.runs[2].overrides == own["overrides"]
     assert not study.claims
+
+
+def test_own_method_on_public_labels_without_a_control_is_told(own_module):
+    code = "from rayfed_kd.algorithms.fedavg import FedAvg\nclass Lab(FedAvg):\n    public = 'labels'\n"
+    own = load_recipe({**THREE_CLIENTS, "method": {"name": f"{own_module('labelled', code)}:Lab"}})
+    (told,) = uncontrolled({"L": own, "A": load_recipe(THREE_CLIENTS)})
+    assert told.startswith("public labels train L, and no row")
 
 
 def test_table_without_a_control_says_so(asked):

@@ -284,7 +284,7 @@ def test_margin_is_in_points_as_the_table_is(margin, verdict):
     comparison = with_five_seeds(claims=[{**B_ABOVE_A, "margin": margin}] * 2)
     assert claim_cells(comparison)[0][2:3] == ["+5.00 [-4.82, +14.82]"]
     assert claim_cells(comparison)[0][3].removesuffix("; not after Holm's correction") == verdict
-    line = "of 2 claims without any difference, or with one of minus their margin, 0.05 would"
+    line = "of 2 claims without any difference (with a margin: of exactly minus it), 0.05 would"
     assert any(line in remark for remark in remarks(comparison))
 
 
