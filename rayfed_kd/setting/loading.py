@@ -120,10 +120,13 @@ def _check_public_count(section: PartitionRecipe, count: int, total: int) -> Non
 
 def _drawn(recipe: Recipe, pool: Pool, labels: str) -> Partition:
     section = recipe.partition
-    times = 1 if section.name in SCHEMES else 2  # ours repeat
-    draws = (make_partition(pool, section, numpy_stream(recipe.seed, "partition")) for _ in range(times))
-    drawn, *again = draws
-    if any((drawn.train, drawn.test) != (other.train, other.test) for other in again):
+
+    def draw() -> Partition:
+        return make_partition(pool, section, numpy_stream(recipe.seed, "partition"))
+
+    drawn = draw()
+    again = drawn if section.name in SCHEMES else draw()  # ours repeat
+    if (drawn.train, drawn.test) != (again.train, again.test):
         raise RecipeError(
             f"partition.name = {section.name!r}: it gave other parts the second time; expected draws from "
             "its `stream` alone, so that the seed decides the parts"

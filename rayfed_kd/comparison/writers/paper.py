@@ -79,6 +79,8 @@ def styled(file: str | None) -> Iterator[None]:
 
     Raises: RecipeError if it is no such file.
     """
+    if file is not None and not Path(file).is_file():
+        raise RecipeError(f"paper.style: there is no file {file}")
     with matplotlib.rc_context():
         matplotlib.rcParams.update(STYLE)
         if file is not None:

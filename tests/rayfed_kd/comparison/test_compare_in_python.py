@@ -55,7 +55,7 @@ def test_headline_on_an_official_test_set_that_the_data_lack_is_refused_before_r
     for named, where in ({"headline": "server_accuracy"}, "headline"), ({"claims": [claim]}, r"claims\[0\]"):
         with pytest.raises(RecipeError, match=f"{where}: the data have no official test set"):
             rayfed_kd.compare({**study, **named}, local=True)
-    with pytest.raises(RecipeError, match=r"no row has local_macro_f1: evaluation\.metrics is without mac"):
+    with pytest.raises(RecipeError, match=r"headline: no row has local_macro_f1: evaluation\.metrics is w"):
         rayfed_kd.compare({**study, "headline": "local_macro_f1"}, local=True)
     assert not [*tmp_path.iterdir()]
     (tmp_path / "A-seed1").mkdir()

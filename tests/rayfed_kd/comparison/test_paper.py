@@ -141,7 +141,7 @@ def test_no_two_lines_look_the_same():
     ("paper", "message"),
     [
         ({"rows": ["C"]}, "paper.rows: 'C' is unknown; expected one of A, B b"),
-        ({"style": "none.mplstyle"}, "paper.style: none.mplstyle is no style of matplotlib's: '"),
+        ({"style": "none.mplstyle"}, "paper.style: there is no file none.mplstyle"),
         ({"style": str(ROOT / "docs/measured/raw.parquet")}, "raw.parquet is no style of matplotlib's: '"),
     ],
 )
